@@ -23,7 +23,7 @@ PROMPT = "$ "
 PROGRAM = f"""#!/bin/sh
 PYTHONPATH={ROOT} exec {sys.executable} -u -m sparkcluster "$@" $MORE
 """
-# What differs from run to run and machine to machine, and what stands for it in a comparison.
+# Values that vary between runs and machines, and their placeholders in a comparison.
 _UNIT = r"(?:ms|s|secs|seconds|min|h|d|tokens/s|tok/s|[kMG]i?B(?:/s)?|Gb/s|bytes|B)"
 _VARIES = [
     (re.compile(r"SHA256:[\w+/]{43}|sha256:[0-9a-f…]{7,64}|\b[0-9a-f]{12,64}\b"), "HASH"),

@@ -1,4 +1,4 @@
-"""A real Prometheus for tests, and the expressions of monitoring/ to query."""
+"""A real Prometheus for tests, and the expressions of monitoring/."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many cases each fuzz test runs, and the cluster that all of them attack."""
+"""The number of cases per fuzz test, and the cluster that all tests attack."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FULL = os.environ.get("SPARKCLUSTER_FUZZ") == "full"
 
 
 def cases(plain: int, full: int) -> Any:
-    """Decorator: ``plain`` cases, ``full`` with ``--full``; the same ones in every run."""
+    """Decorator: ``plain`` cases, ``full`` with ``--full``; the same cases in every run."""
     return settings(
         max_examples=full if FULL else plain,
         derandomize=True,
@@ -26,7 +26,7 @@ def cases(plain: int, full: int) -> Any:
 
 @pytest.fixture(scope="module")
 def attacked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """The cluster of ``fleet.Cluster``; nothing of it starts a program, waits, or leaves the test's directories."""
+    """The cluster of ``fleet.Cluster``; it starts no program, does not wait, and stays in the test's directories."""
     from .fleet import Cluster, alone
 
     with pytest.MonkeyPatch.context() as patched:

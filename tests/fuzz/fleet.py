@@ -1,4 +1,4 @@
-"""A cluster of two nodes that answer every program of ours honestly, except for the answers that a test spoils."""
+"""A cluster of two nodes that answer every node program honestly, except for answers that a test corrupts."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ MODELS = [
 LOG = ["(EngineCore) INFO Loading weights took 12.3 seconds", "INFO:     Application startup complete."]
 
 
-# What is waited before something is asked again.
+# Pauses before retries.
 PAUSES = {
     "release.serving.RETRY_S": 0.0,
     "release.rollout.DYING_S": 0.0,
@@ -97,7 +97,7 @@ WATCHED_S = 0.5
 
 
 def alone(patched: pytest.MonkeyPatch, folder: Path) -> None:
-    """Keep what runs here from starting programs, waiting, and reading or writing the user's files."""
+    """Prevent the code under test from starting programs, waiting, and reading or writing the user's files."""
     for name, where in {
         "HOME": "home",
         "XDG_STATE_HOME": "state",
@@ -119,9 +119,9 @@ def alone(patched: pytest.MonkeyPatch, folder: Path) -> None:
 
 
 class Host(FakeHost):
-    """A node; ``answer`` gives the lines of a program, first for its request, then for each line that it is sent.
+    """A node; ``answer`` gives the output lines of a program: for its request, then for each input line.
 
-    It is given up where a worker on it says nothing for ``silent_s``.
+    The node is given up if a worker on it is silent for ``silent_s``.
     """
 
     def __init__(
@@ -145,13 +145,13 @@ class Host(FakeHost):
 
 
 class Stream(Closing):
-    """What a program prints, in answer to its request and to every line that it is sent."""
+    """Output of a program, in answer to its request and to every input line."""
 
     def __init__(self, host: Host, program: str, request: dict[str, Any]) -> None:
         self.host, self.program = host, program
         self.waiting = host.answer(host.name, program, request)
         self.closed = False
-        self.ordered = program == "worker"  # until it is told to end
+        self.ordered = program == "worker"  # until it is ordered to end
         self.follows = program == "watch" and request["follow"]
 
     def lines(self, silence_s: float, **limits: float) -> Iterator[bytes]:
@@ -184,11 +184,12 @@ class Stream(Closing):
 
 
 class Cluster:
-    """Two nodes, their honest answers, and the command line that asks them.
+    """Two nodes, their honest answers, and the command line that queries them.
 
-    ``states``: ``serving`` a release runs and is recorded, ``empty`` nothing runs, ``bare`` the same, and beta lacks the
-    weights, and both the content of their image, ``half`` the same as ``empty``, and beta lacks the image, ``started`` ranks of the plan run that no release recorded, ``stopped``
-    a release is recorded, and a switch was cut off after its ranks were stopped.
+    ``states``: ``serving``: a release runs and is recorded; ``empty``: nothing runs; ``bare``: like ``empty``, but beta
+    lacks the weights, and both lack the contents of their image; ``half``: like ``empty``, but beta lacks the image;
+    ``started``: ranks of the plan run without a recorded release; ``stopped``: a release is recorded, and a switch was
+    interrupted after its ranks were stopped.
     """
 
     def __init__(self, folder: Path, patched: pytest.MonkeyPatch) -> None:
@@ -359,9 +360,9 @@ class Cluster:
         }[request["do"]]  # fmt: skip
 
     def attack(self, words: Sequence[str], state: str, program: str, seed: int) -> tuple[int, str]:
-        """Run the command of ``words`` while one node sends a spoilt answer of ``program``; exit code and output.
+        """Run the command ``words`` while one node sends a corrupted answer of ``program``; returns exit code and output.
 
-        ``seed`` decides which node, which of its answers, and how.
+        ``seed`` selects the node, its answer, and the corruption.
         """
         chance = Random(seed)
         hostile, bad_way = chance.choice(("alpha", "beta")), chance.random() < 0.5
@@ -383,7 +384,7 @@ class Cluster:
     def command(
         self, words: Sequence[str], answer: Callable[[str, str, dict[str, Any]], list[bytes]]
     ) -> tuple[int, str]:
-        """Run the command of ``words``, INVENTORY replaced, on nodes that ``answer``; exit code and output."""
+        """Run the command ``words``, with INVENTORY replaced, on nodes that ``answer``; returns exit code and output."""
 
         def connect(inventory: Any, *_: Any) -> Fleet:
             silent_s = {self.hostile: WATCHED_S}

@@ -1,4 +1,4 @@
-"""Documents as a hostile or broken node might send them: an honest one of which some parts are something else."""
+"""Documents of a hostile or broken node: honest documents with some parts replaced."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ RAW = (
 
 
 def spoilt(chance: Random, document: Any) -> Any:
-    """``document`` with a few of its parts replaced, removed, retyped, repeated or made absurd."""
+    """``document`` with a few of its parts replaced, removed, retyped, repeated or set to extreme values."""
     whole = {"": copy.deepcopy(document)}
     for _ in range(chance.choice((1, 1, 1, 1, 2, 3, 6))):
         inside, key = _place(chance, whole)
@@ -31,7 +31,7 @@ def spoilt(chance: Random, document: Any) -> Any:
 
 
 def _place(chance: Random, inside: Any) -> tuple[Any, Any]:
-    """A container and a key in it, found by a walk from the root, so that every top-level field has its share."""
+    """A container and a key in it, found by a random walk from the root, so that every top-level field is reached."""
     key: Any = ""
     while True:
         value = inside[key] if isinstance(inside, list) or key in inside else None
@@ -74,7 +74,7 @@ def _change(chance: Random, inside: Any, key: Any) -> None:
 
 
 def line(chance: Random, document: Any) -> bytes:
-    """One line of output with ``document`` spoilt, or something that is no document at all."""
+    """One line of output with ``document`` corrupted, or a line that is no document."""
     if chance.random() < 0.06:
         return chance.choice(RAW)
     text = json.dumps(spoilt(chance, document)).encode()

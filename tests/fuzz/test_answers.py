@@ -1,6 +1,6 @@
-"""Whatever shape the answer of a node has, a command ends as its own outcome: no bug, no hang, the others served.
+"""A malformed answer of a node, of any shape, is an error of that node: no bug, no hang, and the others are served.
 
-With ``--json``, which every other case has, stdout is one document.
+Every other case has ``--json``; then stdout is one document.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ CRASHED = re.compile(
     r"internal error|this check crashed|Traceback"
     r"|\b(Type|Key|Attribute|Index|Recursion|Overflow|Assertion|Unicode\w+|Validation|Value)Error\b"
 )
-# Command, state of the cluster, and the programs whose answer is spoilt.
+# Command, state of the cluster, and the programs whose answer is corrupted.
 SUBJECTS = [
     ("preflight INVENTORY", "empty", "probe reach"),
     ("preflight INVENTORY --hash", "empty", "listing"),
@@ -74,7 +74,7 @@ ODD_RESULTS = [
 ]
 
 
-def test_an_odd_result_of_a_removal_is_that_nodes_error(attacked: Any) -> None:
+def test_an_invalid_result_of_a_removal_is_an_error_of_that_node(attacked: Any) -> None:
     for odd in ODD_RESULTS:
 
         def answer(name: str, program: str, request: dict[str, Any], odd: Any = odd) -> list[bytes]:
@@ -89,7 +89,7 @@ def test_an_odd_result_of_a_removal_is_that_nodes_error(attacked: Any) -> None:
 
 @pytest.mark.parametrize(("words", "state"), [(words, state) for words, state, _ in SUBJECTS])
 def test_honest_answers_reach_the_end(attacked: Any, monkeypatch: pytest.MonkeyPatch, words: str, state: str) -> None:
-    """Otherwise the tests above would not reach what they are about. Nothing is cut short on a busy machine."""
+    """Otherwise the tests above would not reach the code they test. No time limit applies on a busy machine."""
     for name, seconds in fleet.LIMITS.items():
         monkeypatch.setattr(f"sparkcluster.{name}", 600 * seconds)
     monkeypatch.setattr(fleet, "WATCHED_S", 600)

@@ -1,4 +1,4 @@
-"""Whatever stands in a file of somebody else's, a command ends with its problems: no bug, no hang."""
+"""A foreign file with any content is reported with its problems: no bug, no hang."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ WORDS = (
 
 
 def edited(chance: Random, text: str) -> str:
-    """``text`` as a careless or hostile hand might change it."""
+    """``text`` with a careless or hostile edit."""
     for _ in range(chance.choice((1, 1, 2, 3, 8))):
         text = _edited_once(chance, text)
     return text
@@ -77,7 +77,9 @@ def test_a_command_survives_any_file(
 
 @cases(150, 4000)
 @given(seed=st.integers(0, 2**48))
-def test_any_safetensors_file_is_tensors_or_one_error(tmp_path_factory: pytest.TempPathFactory, seed: int) -> None:
+def test_any_safetensors_file_gives_tensors_or_a_single_error(
+    tmp_path_factory: pytest.TempPathFactory, seed: int
+) -> None:
     chance = Random(seed)
     header = {
         "__metadata__": {"format": "pt"},

@@ -1,4 +1,4 @@
-"""``discover``, ``setup`` and ``key``: whatever a machine, its script or a file says, it is an error of that one.
+"""``discover``, ``setup`` and ``key``: any output of a machine, its script or a file is an error of that one.
 
 With ``--json`` stdout is one document.
 """
@@ -60,7 +60,7 @@ class Machine(fleet.Host, Closing):
 
 
 class Attack:
-    """Runs one command, where ``hostile`` is the place of the machine whose answer or script is spoilt."""
+    """Runs one command; ``hostile`` is the index of the machine whose answer or script is corrupted."""
 
     def __init__(self, attacked: Any, seed: int) -> None:
         self.attacked, self.chance = attacked, Random(seed)
@@ -77,7 +77,7 @@ class Attack:
         return Machine(name, answer, b"\n".join([*([] if refused else [b"sparkcluster: root"]), *lines]))
 
     def run(self, *words: str) -> tuple[int, str]:
-        """Run the command of ``words``, half of the time with ``--json``; its exit code, and what it wrote to stdout."""
+        """Run the command ``words``, half of the time with ``--json``; returns its exit code and stdout."""
         as_json = self.chance.random() < 0.5
         out, err = io.StringIO(), io.StringIO()
         self.attacked.internal.clear()
@@ -95,7 +95,7 @@ class Attack:
 
 
 def discovering(attack: Attack, patched: pytest.MonkeyPatch, hostile: str) -> None:
-    """Let ``discover`` find two Sparks, the second over the cable of the first."""
+    """Make ``discover`` find two Sparks, the second over the cable of the first."""
     documents = {
         "192.168.1.11": machine(1, "192.168.1.11/24", heard=HEARD[1]),
         FAR: machine(2, "192.168.1.12/24", heard=HEARD[2]),
@@ -130,7 +130,7 @@ def test_discover_survives_any_machine_and_finds_the_others(attacked: Any, seed:
 
 
 def test_discover_finds_both_ends_of_a_cable(attacked: Any) -> None:
-    """Otherwise the test above would not reach what it is about."""
+    """Otherwise the test above would not reach the code it tests."""
     attack = Attack(attacked, 0)
     discovering(attack, attacked.patched, "")
     code, found = attack.run(*DISCOVER)

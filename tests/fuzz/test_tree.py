@@ -1,4 +1,4 @@
-"""Paths of files that another node names: they are written only inside the tree."""
+"""Paths of files from another node are written only inside the tree."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ names = st.lists(parts, min_size=1, max_size=5).map("/".join) | st.text(max_size
 
 
 def a_tree(below: Path) -> str:
-    """A fresh tree with links in it that lead out."""
+    """A new tree with links that lead outside."""
     root = below / "root"
     shutil.rmtree(root, ignore_errors=True)
     (root / "a").mkdir(parents=True)
@@ -36,7 +36,7 @@ def a_tree(below: Path) -> str:
 @example("up", "b", "writer")
 @example("up", "b", "link")
 @example("b", "up", "move")
-def test_no_path_leads_out_of_a_tree(tmp_path: Path, path: str, to: str, what: str) -> None:
+def test_no_path_leads_outside_a_tree(tmp_path: Path, path: str, to: str, what: str) -> None:
     outside = tmp_path / "outside"
     outside.mkdir(exist_ok=True)
     (outside / "x").write_text("ours")

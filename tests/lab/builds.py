@@ -1,4 +1,4 @@
-"""Builds of a lab's image that lack programs, or are large."""
+"""Builds of a lab's image that lack programs or are large."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ def load(
     files: Mapping[str, bytes] | None = None,
     **build: Any,
 ) -> str:
-    """``builds.load``, without programs, and with ``layer_bytes`` that do not compress."""
+    """``builds.load`` without some programs, and with ``layer_bytes`` of incompressible data."""
     hidden = [_whiteout(path) for program in without for path in PROGRAMS[program]]
     more = {"etc/lab-bytes": random.Random(name).randbytes(layer_bytes)} if layer_bytes else {}
     return builds.load(lab, name, files={**(files or {}), **more, **dict.fromkeys(hidden, b"")}, **build)
 
 
 def replace(lab: Lab, **build: Any) -> None:
-    """Give the name of the lab's image to another build of it, on every Spark."""
+    """Give the name of the lab's image to another build, on every Spark."""
     reference = images.prepare(lab.state.engine).reference
     other = load(lab, "other", **build)
     for spark in lab.sparks:
@@ -40,6 +40,6 @@ def replace(lab: Lab, **build: Any) -> None:
 
 
 def _whiteout(path: str) -> str:
-    """The entry of a layer that hides ``path`` of those below."""
+    """The layer entry that hides ``path`` of lower layers."""
     parent, _, name = path.rpartition("/")
     return f"{parent}/.wh.{name}"

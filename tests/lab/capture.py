@@ -1,4 +1,4 @@
-"""Frames that enter the switches of a lab, so that a test can say which addresses were contacted, and from where."""
+"""Captures frames at the switches of a lab, to show which addresses were contacted, and from where."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MARK_PORT = 9
 """Port of a datagram that ends a capture (discard, RFC 863)."""
 
 PATTERNS = (
-    # The port is the last part after a dot; an IPv4 address has three dots of its own.
+    # The port is the part after the last dot; an IPv4 address contains three dots.
     re.compile(
         r"^\S+ (?P<interface>\S+) +\S+ +(?P<protocol>IP6?) "
         r"(?P<source>\d+\.\d+\.\d+\.\d+|[0-9a-f:]+)(?:\.\d+)? > "
@@ -38,13 +38,13 @@ PATTERNS = (
 
 
 class Packet(NamedTuple):
-    """A frame at the port of the switch or cable where it came in.
+    """A frame, captured at the port of the switch or cable where it arrived.
 
     Attributes:
         interface: that port: ``uplink`` is the machine, ``s0mgmt`` the management interface of the first Spark,
             ``s0p1s0f0`` one of its ConnectX-7 interfaces (the name of its HCA without ``roce``).
-        protocol: ``IP``, ``IP6``, or ``ARP`` for a question who has the address ``destination``.
-        port: destination port of TCP and UDP, else None.
+        protocol: ``IP``, ``IP6``, or ``ARP`` for an ARP request for the address ``destination``.
+        port: destination port of TCP and UDP, otherwise None.
     """
 
     interface: str
@@ -56,7 +56,7 @@ class Packet(NamedTuple):
 
 @contextlib.contextmanager
 def capture(state: State) -> Iterator[list[Packet]]:
-    """Yield a list; when the block has ended, it holds all packets that were sent meanwhile, in their order.
+    """Yield a list that contains all packets sent within the block, in order, after the block.
 
     Raises:
         LabError: tcpdump is not installed, or ended early.
@@ -85,7 +85,7 @@ def capture(state: State) -> Iterator[list[Packet]]:
         text = lines.read_text()
     if mark not in text:
         raise LabError(f"tcpdump ended: {text.strip()[-200:]}", hint="sudo apt-get install -y tcpdump")
-    # A bridge itself also takes in what is broadcast on it.
+    # A bridge itself also receives broadcasts.
     bridges = set(network.bridges(state.spec))
     found = [packet for line in text[: text.index(mark)].splitlines() if (packet := parse(line)) is not None]
     packets += [packet for packet in found if packet.interface not in bridges]
@@ -97,7 +97,7 @@ def _wait(true: Callable[[], bool], lines: Path) -> None:
 
 
 def _send_mark(gateway: str, broadcast: str) -> bool:
-    """Send the datagram that ends a capture, again and again, since a full buffer drops it; False."""
+    """Send the datagram that ends a capture, repeatedly, since a full buffer drops it; returns False."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
         sender.setsockopt(socket.SOL_SOCKET, socket.SO_BROADCAST, 1)
         sender.bind((gateway, 0))
@@ -106,7 +106,7 @@ def _send_mark(gateway: str, broadcast: str) -> bool:
 
 
 def parse(line: str) -> Packet | None:
-    """The packet in a line of tcpdump, None for another line."""
+    """The packet in a line of tcpdump, None for any other line."""
     for pattern in PATTERNS:
         if found := pattern.match(line):
             groups = found.groupdict()

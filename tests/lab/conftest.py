@@ -1,4 +1,4 @@
-"""Labs for the tests of this folder, the real command line, and the promise that no test sees another's leavings."""
+"""Labs and the real command line for the tests of this folder; each test starts without leftovers of another."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ sparks:
 
 
 def _unable() -> str | None:
-    """Why this machine can hold no lab, or None."""
+    """Reason why this machine cannot run a lab, or None."""
     if sys.platform != "linux":
         return "virtual Sparks are made of Linux namespaces"
     if os.geteuid() != 0:
@@ -73,7 +73,7 @@ def _unable() -> str | None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark every test of this folder, and skip it with its reason where no lab can be; the longest files come first."""
+    """Mark every test of this folder, and skip it with the reason if no lab can run; the slowest files come first."""
     items.sort(key=lambda item: LONGEST.index(item.path.stem) if item.path.stem in LONGEST else len(LONGEST))
     here = [item for item in items if HERE in item.path.parents]
     reason = _unable() if here else None
@@ -85,7 +85,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def labs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The directory of this run's labs; being asked to end takes them down as Ctrl-C does."""
+    """The directory of this run's labs; SIGTERM takes them down like Ctrl-C."""
 
     def end(number: int, frame: object) -> None:
         del number, frame
@@ -103,7 +103,7 @@ def labs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def _labs_of(directory: Path, stem: str) -> Iterator[Callable[..., Lab]]:
-    """``make(sparks, engine="stub")``: a lab that goes down in the end; ``sparks`` is their number or a spec."""
+    """``make(sparks, engine="stub")``: a lab that is removed at the end; ``sparks`` is their number or a spec."""
     with contextlib.ExitStack() as made:
         numbers = itertools.count()
 
@@ -123,21 +123,21 @@ def _labs_of(directory: Path, stem: str) -> Iterator[Callable[..., Lab]]:
 
 @pytest.fixture(scope="module")
 def make_lab(labs: Path, request: pytest.FixtureRequest) -> Iterator[Callable[..., Lab]]:
-    """``make_lab(sparks, engine="stub")``: a lab that goes down with the module."""
+    """``make_lab(sparks, engine="stub")``: a lab that is removed with the module."""
     with _labs_of(labs, request.path.stem.removeprefix("test_").replace("_", "-")) as make:
         yield make
 
 
 @pytest.fixture(scope="session")
-def unlike(labs: Path) -> Iterator[Lab]:
-    """Two stub Sparks that differ in all that may differ, for every module that asks for no other lab."""
-    with _labs_of(labs, "unlike") as make:
+def mixed_sparks(labs: Path) -> Iterator[Lab]:
+    """Two stub Sparks that differ in every possible way, for every module without a special lab."""
+    with _labs_of(labs, "mixed") as make:
         yield make(UNLIKE)
 
 
 @pytest.fixture(scope="module")
 def make_mixed_lab(make_lab: Callable[..., Lab]) -> Callable[..., Lab]:
-    """``make_lab`` for Sparks of other systems and Docker releases; skips the module where the mirror lacks one."""
+    """``make_lab`` for Sparks with other systems and Docker releases; skips the module if the mirror lacks one."""
 
     def make(sparks: str, *, engine: str = "stub") -> Lab:
         try:
@@ -151,14 +151,14 @@ def make_mixed_lab(make_lab: Callable[..., Lab]) -> Callable[..., Lab]:
 
 
 @pytest.fixture(scope="module")
-def shared_lab(unlike: Lab) -> Lab:
-    """The module's lab. Override it for another one than ``unlike``, which goes from module to module."""
-    return unlike
+def shared_lab(mixed_sparks: Lab) -> Lab:
+    """The module's lab. Override it to use another lab than ``mixed_sparks``, which modules share."""
+    return mixed_sparks
 
 
 @pytest.fixture
 def lab(shared_lab: Lab, clean: Callable[[Lab], None]) -> Iterator[Lab]:
-    """The module's lab, healed and with nothing on it, before and after the test."""
+    """The module's lab, healed and empty before and after the test."""
     clean(shared_lab)
     yield shared_lab
     clean(shared_lab)
@@ -166,7 +166,7 @@ def lab(shared_lab: Lab, clean: Callable[[Lab], None]) -> Iterator[Lab]:
 
 @pytest.fixture
 def registry(lab: Lab) -> Iterator[Registry]:
-    """A registry that the Sparks reach; after the test they have no image."""
+    """A registry that the Sparks reach; after the test they have no image of it."""
     with registry_of(lab) as made:
         yield made
     for spark in lab.sparks:
@@ -175,9 +175,9 @@ def registry(lab: Lab) -> Iterator[Registry]:
 
 @pytest.fixture
 def image(clean: Callable[[Lab], None]) -> Iterator[Callable[..., str]]:
-    """``image(lab, name, …)``: another build of the lab's image, as ``builds.load`` makes it; its reference.
+    """``image(lab, name, …)``: another build of the lab's image, made by ``builds.load``; returns its reference.
 
-    Variables such as ``STUB_FAULT`` make it a broken build; ``without=["vllm"]`` or ``["ray"]`` leaves a program out.
+    Variables such as ``STUB_FAULT`` make it a broken build; ``without=["vllm"]`` or ``["ray"]`` omits a program.
     """
     made: list[tuple[Lab, str]] = []
 
@@ -194,7 +194,7 @@ def image(clean: Callable[[Lab], None]) -> Iterator[Callable[..., str]]:
 
 @pytest.fixture
 def two_images(lab: Lab, cli: Callable[..., Done], image: Callable[..., str]) -> tuple[str, str, str]:
-    """The cluster serves; ids of its image and of a build that it can be switched to, and the reference of that."""
+    """The cluster serves; IDs of its image and of a build to switch to, and the reference of that build."""
     from tests.lab.switching import images_of  # once its assertions are rewritten
 
     cli("up", lab.inventory).ok()
@@ -207,10 +207,10 @@ def two_images(lab: Lab, cli: Callable[..., Done], image: Callable[..., str]) ->
 
 @pytest.fixture(scope="session")
 def clean() -> Callable[[Lab], None]:
-    """Heal all faults of a lab and remove all that a cluster left on its Sparks, but what is only a cache."""
+    """Heal all faults of a lab, and remove everything that a cluster left on its Sparks except caches."""
 
     # a worker that is just ending writes into its directory by path: moved away first, nothing new comes in, and no
-    # guard is started again
+    # guard is restarted
     script = "set -e; cd /root/.local/state/sparkcluster 2> /dev/null || cd /run; "
     script += "[ ! -e clusters ] || mv clusters removed.$$; pkill -KILL -f [e]nabled/guard.py || true; "
     script += 'ids=$(docker ps -aq); [ -z "$ids" ] || docker rm -f $ids > /dev/null; '
@@ -226,7 +226,7 @@ def clean() -> Callable[[Lab], None]:
 
 @dataclasses.dataclass
 class Done:
-    """How a command ended: exit code, what it wrote, how long it took."""
+    """A finished command: exit code, output, duration."""
 
     argv: tuple[str, ...]
     code: int
@@ -236,7 +236,7 @@ class Done:
 
     @property
     def json(self) -> dict[str, Any]:
-        """The one document on stdout, or with --json-lines the last; each is compared with its schema."""
+        """The document on stdout, or with --json-lines the last one; compared with its schema."""
         lines = self.out.strip().splitlines()
         assert lines, f"no document on stdout; stderr: {self.err}"
         *events, document = map(json.loads, lines)
@@ -248,12 +248,12 @@ class Done:
 
     @property
     def error(self) -> dict[str, Any]:
-        """What an error's document says."""
+        """Contents of an error document."""
         error: dict[str, Any] = self.json["error"]
         return error
 
     def ok(self) -> Done:
-        """The same, provided it ended well."""
+        """The command itself, provided that it succeeded."""
         assert self.code == 0, self
         return self
 
@@ -265,7 +265,7 @@ class Done:
 
 
 class Running:
-    """A command under way; its two streams are read as they come, each line with the time it came at."""
+    """A running command; its streams are read as they arrive, each line with its time."""
 
     def __init__(self, argv: tuple[str, ...], process: subprocess.Popen[str]) -> None:
         self.argv = argv
@@ -291,11 +291,11 @@ class Running:
 
     @property
     def pid(self) -> int:
-        """Process id of the command."""
+        """Process ID of the command."""
         return self.process.pid
 
     def wait_for(self, text: str, timeout: float = 300) -> str:
-        """Wait until a line of either stream holds ``text``; that line."""
+        """Wait until a line of either stream contains ``text``; returns that line."""
 
         def found() -> str | None:
             return next((line for line in (*self.out, *self.err) if text in line), None)
@@ -312,7 +312,7 @@ class Running:
         return line
 
     def wait(self, timeout: float = 300) -> Done:
-        """Wait for the end; a command that outlives ``timeout`` seconds is killed, and the test fails."""
+        """Wait for the end; a command that runs longer than ``timeout`` seconds is killed, and the test fails."""
         try:
             code = self.process.wait(timeout)
         except subprocess.TimeoutExpired:
@@ -326,7 +326,7 @@ class Running:
         return Done(self.argv, code, "".join(self.out), "".join(self.err), seconds)
 
     def kill(self, number: int = signal.SIGKILL) -> None:
-        """Send a signal; after SIGKILL nothing of the command is left."""
+        """Send a signal; SIGKILL also ends the children of the command."""
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, number)
         if number == signal.SIGKILL:
@@ -342,7 +342,7 @@ class Running:
 
 
 class Cli:
-    """The real command line, as a process of its own with pipes for its output."""
+    """The real command line, as a separate process with pipes for its output."""
 
     def __init__(self, home: Path) -> None:
         self.home = home
@@ -350,7 +350,7 @@ class Cli:
         self.running: list[Running] = []
 
     def start(self, *argv: object, env: dict[str, str] | None = None, prefix: tuple[str, ...] = ()) -> Running:
-        """Start a command and go on; ``prefix`` goes before it, as ``nsenter …`` does."""
+        """Start a command and return; ``prefix`` precedes it, such as ``nsenter …``."""
         words = tuple(str(word) for word in argv)
         if (
             words[:1] in {(each,) for each in ("up", "stage", "upgrade", "rollback", "restart", "enable")}
@@ -380,8 +380,8 @@ class Cli:
         return command
 
     def _accept(self, inventory: Path) -> None:
-        """Accept what the inventory asks for itself, as ``lab up`` does of its own."""
-        with contextlib.suppress(SparkclusterError):  # which the command will say
+        """Accept the permissions of the inventory itself, as ``lab up`` does for its own."""
+        with contextlib.suppress(SparkclusterError):  # which the command reports itself
             for each in powers.of_inventory(load(inventory, starts=False)):
                 file = self.home / ".local/state/sparkcluster/accepted" / each.digest
                 file.parent.mkdir(parents=True, exist_ok=True)
@@ -392,7 +392,7 @@ class Cli:
         return self.start(*argv, env=env).wait(timeout)
 
     def end(self) -> None:
-        """Kill what still runs."""
+        """End running commands."""
         for command in self.running:
             if command.process.poll() is None:
                 command.kill(signal.SIGCONT)
@@ -416,14 +416,14 @@ def _command_lines(directory: Path) -> Iterator[Callable[[], Cli]]:
 
 @pytest.fixture
 def make_cli(tmp_path: Path) -> Iterator[Callable[[], Cli]]:
-    """A command line with a home of its own; what it started is ended with the test, whatever its lab looks like."""
+    """A command line with a separate home; commands that it started end with the test, in any state of its lab."""
     with _command_lines(tmp_path) as make:
         yield make
 
 
 @pytest.fixture(scope="module")
 def module_cli(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cli]:
-    """A command line for fixtures that live as long as their module."""
+    """A command line for fixtures with module scope."""
     with _command_lines(tmp_path_factory.mktemp("homes")) as make:
         yield make()
 
@@ -436,7 +436,7 @@ def cli(lab: Lab, make_cli: Callable[[], Cli]) -> Cli:
 
 
 def _merged(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
-    """``base`` with ``changes`` put over it, mappings key by key; None takes a key away."""
+    """``base`` with ``changes`` merged into it, mappings key by key; None removes a key."""
     result = copy.deepcopy(base)
     for key, value in changes.items():
         if value is None:
@@ -481,17 +481,17 @@ def _variants(base: Path) -> Callable[..., Path]:
 
 @pytest.fixture
 def variant(tmp_path: Path) -> Callable[..., Path]:
-    """``variant(lab, playbook={…}, **inventory)``: the path of an inventory of ``lab`` that differs in the keys given.
+    """``variant(lab, playbook={…}, **inventory)``: the path of an inventory of ``lab`` with the given keys changed.
 
-    Mappings are merged key by key; None takes a key away. With ``playbook`` it names a playbook of its own, with
-    ``models=[{"playbook": {"served_name": …, …}, …}, …]`` each of several models has one of that name.
+    Mappings are merged key by key; None removes a key. With ``playbook`` the inventory gets a separate playbook, with
+    ``models=[{"playbook": {"served_name": …, …}, …}, …]`` each model gets one with that name.
     """
     return _variants(tmp_path)
 
 
 @pytest.fixture(scope="module")
 def module_variant(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
-    """``variant`` for fixtures that live as long as their module."""
+    """``variant`` for fixtures with module scope."""
     return _variants(tmp_path_factory.mktemp("variants"))
 
 
@@ -501,8 +501,8 @@ class PreflightResult:
 
     Attributes:
         found: (code, node, severity) of every error and warning.
-        notes: the same of what is told for information.
-        document: all of it.
+        notes: (code, node, severity) of every info finding.
+        document: the complete document.
     """
 
     document: dict[str, Any]
@@ -522,7 +522,7 @@ class PreflightResult:
 
     @property
     def remedies(self) -> list[str]:
-        """Every line that it says to type, notes left out."""
+        """Every command that it suggests, without notes."""
         return [
             line for finding in self.document["findings"] if finding["severity"] != "info" for line in finding["remedy"]
         ]
@@ -535,7 +535,7 @@ class PreflightResult:
 
 @pytest.fixture(scope="module")
 def preflight(module_cli: Cli) -> Callable[..., PreflightResult]:
-    """``preflight(inventory)``: its findings. Its exit code is 1 exactly where there is an error."""
+    """``preflight(inventory)``: its findings. Asserts that the exit code is 1 exactly if there is an error."""
 
     def ask(inventory: Path, *words: str, timeout: float = 300) -> PreflightResult:
         done = module_cli("preflight", inventory, "--json", *words, timeout=timeout)
@@ -550,7 +550,7 @@ def preflight(module_cli: Cli) -> Callable[..., PreflightResult]:
 
 @pytest.fixture(scope="session")
 def ranks() -> Callable[[Lab], dict[str, list[tuple[str, str, str]]]]:
-    """``ranks(lab)``: (id, name, state) of every container on every Spark, dead ones included."""
+    """``ranks(lab)``: (ID, name, state) of every container on every Spark, including dead ones."""
 
     def ask(lab: Lab) -> dict[str, list[tuple[str, str, str]]]:
         form = "{{.ID}} {{.Names}} {{.State}}"

@@ -1,4 +1,4 @@
-"""Runs where the engine is: makes small checkpoints of random weights, and starts vLLM on one of them.
+"""Runs in the engine's container: writes small checkpoints of random weights, and starts vLLM on one of them.
 
 python3 fit_engine.py make CONFIGS.json    # {directory: config, …}
 python3 fit_engine.py start OPTIONS.json   # arguments of vllm.LLM

@@ -1,4 +1,4 @@
-"""What a client sees of a gateway, and what runs behind it."""
+"""A client of a gateway, and inspection of the engines behind it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LIMIT_S = 200
 
 @dataclass
 class Answer:
-    """Status, headers and body of an answer; ``lines`` are those of a stream, each with the seconds it took to come."""
+    """Status, headers and body of an answer; ``lines`` are the lines of a stream, each with its time in seconds."""
 
     status: int
     headers: dict[str, str]
@@ -37,18 +37,18 @@ class Answer:
 
     @property
     def comments(self) -> list[tuple[float, str]]:
-        """The comments of a stream, which are there while a model loads."""
+        """The comments of a stream, which are sent while a model loads."""
         return [line for line in self.lines if line[1].startswith(":")]
 
 
 class Gateway:
-    """The gateway of a lab's inventory, as a client with ``key`` sees it."""
+    """The gateway of a lab's inventory, for a client with ``key``."""
 
     def __init__(self, host: str, key: str, port: int = 8000) -> None:
         self.host, self.port, self.key = host, port, key
 
     def send(self, path: str, body: Any = None, *, key: str | None = None, header: str = "Authorization") -> Answer:
-        """Send a request, GET without a body."""
+        """Send a request; GET without a body."""
         connection = http.client.HTTPConnection(self.host, self.port, timeout=LIMIT_S)
         secret = self.key if key is None else key
         headers = {"Content-Type": "application/json"}
@@ -62,22 +62,22 @@ class Gateway:
         return Answer(answer.status, {name.lower(): value for name, value in answer.getheaders()}, body_bytes, lines)
 
     def chat(self, model: str, *, path: str = "/v1/chat/completions", stream: bool = False, **more: Any) -> Answer:
-        """Ask a model for some words."""
+        """Send a chat request to a model."""
         body = {"model": model, "messages": [{"role": "user", "content": "hello"}], "max_tokens": 8, "stream": stream}
         key, header = more.pop("key", None), more.pop("header", "Authorization")
         return self.send(path, {**body, **more}, key=key, header=header)
 
     def models(self) -> dict[str, Any]:
-        """What it lists, by name."""
+        """The listed models, by name."""
         return {each["id"]: each for each in self.send("/v1/models").json["data"]}
 
     def state(self, model: str) -> Any:
-        """Which state a model is in."""
+        """The state of a model."""
         return self.models()[model]["state"]
 
 
 class Asking(threading.Thread):
-    """A request under way; ``answer`` waits for it."""
+    """A request in flight; ``answer`` waits for its answer."""
 
     def __init__(self, gateway: Gateway, model: str, **more: Any) -> None:
         super().__init__(daemon=True)
@@ -89,14 +89,14 @@ class Asking(threading.Thread):
         self._found = self._gateway.chat(self._model, **self._more)
 
     def answer(self) -> Answer:
-        """Its answer."""
+        """The answer."""
         self.join(LIMIT_S)
         assert self._found is not None
         return self._found
 
 
 def running(lab: Lab, spark: Spark) -> dict[str, str]:
-    """Ids of the running containers on a Spark, by model; that of ``gateway`` is its own."""
+    """IDs of the running containers on a Spark, by model; ``gateway`` is the gateway's container."""
     form = '{{.Label "io.sparkcluster.cluster"}} {{.ID}}'
     lines = spark.run(["docker", "ps", "--no-trunc", "--format", form]).stdout.splitlines()
     found = dict(line.split() for line in lines)
@@ -104,7 +104,7 @@ def running(lab: Lab, spark: Spark) -> dict[str, str]:
 
 
 def backends(lab: Lab) -> dict[str, list[str]]:
-    """Where the gateway reaches the engines of each model, as its config.json says."""
+    """Addresses of the engines of each model in the gateway's config.json."""
     path = f"{STATE}/clusters/{lab.name}-gateway/ranks/*/config.json"
     document = json.loads(lab.sparks[0].run(["sh", "-c", f"cat {path}"]).stdout)
     return {each["name"]: each["backends"] for each in document["models"]}

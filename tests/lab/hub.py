@@ -1,8 +1,8 @@
-"""A small hub for downloads: repositories as Hugging Face's serves them, on the lab's own network.
+"""A small hub for downloads: serves repositories as Hugging Face does, on the lab's network.
 
-It answers what huggingface_hub asks (``/api/models/ID/revision/REVISION``, ``…/tree/REVISION``,
-``/ID/resolve/REVISION/FILE`` with HEAD, GET and ranges), keeps the name of every file of which it was asked for the content,
-and counts what it sends. It may be slow, cut a response in the middle, and keep repositories to those who have a token.
+It implements the API that huggingface_hub uses (``/api/models/ID/revision/REVISION``, ``…/tree/REVISION``,
+``/ID/resolve/REVISION/FILE`` with HEAD, GET and ranges), records the name of every file whose content was requested,
+and counts sent bytes. It can be slow, truncate a response, and require a token for some repositories.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ _REVISIONS = ("main", COMMIT)
 
 
 class Hub:
-    """The hub of ``repositories``, content by file by ID, at ``address`` until it is left.
+    """A hub with ``repositories`` (content by file by ID) at ``address``, within a ``with`` block.
 
     Args:
-        gated: repositories whose files are sent to those alone who have ``token``: 401 without one, 403 with another.
-        cut_after: bytes of content after which the response under way ends in the middle, once.
+        gated: repositories whose files need ``token``: 401 without a token, 403 with another one.
+        cut_after: bytes of content after which the current response is truncated, once.
 
     Attributes:
-        served: (repository, file) of all whose content was sent.
-        first_bytes: where each of them began: 0, or what a client had already.
-        sent_bytes: of content, in all; those of a response that was cut too.
-        rate_bytes_s: of each response; None is no limit.
-        cut_after: see above; may be set at any time, and is None once it has cut.
+        served: (repository, file) of every sent content.
+        first_bytes: offset of each of them: 0, or the size that a client had already.
+        sent_bytes: total bytes of content, including truncated responses.
+        rate_bytes_s: rate of each response; None for no limit.
+        cut_after: see above; may be set at any time, and is None after a truncation.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class Hub:
         self._server.server_close()
 
     def may_send(self, size: int) -> int:
-        """How many of the next ``size`` bytes are sent; fewer where the response is to be cut."""
+        """How many of the next ``size`` bytes are sent; fewer if the response is to be truncated."""
         with self._counting:
             if self.cut_after is not None and self.sent_bytes + size > self.cut_after:
                 size, self.cut_after = max(0, self.cut_after - self.sent_bytes), None
@@ -84,7 +84,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         super().__init__(*arguments)
 
     def log_message(self, *_: object) -> None:
-        """Nothing is logged."""
+        """Log nothing."""
 
     def do_HEAD(self) -> None:
         self._answer(body=False)
@@ -161,7 +161,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
             self._content(content)
 
     def _content(self, content: bytes) -> None:
-        """Send a file, at the hub's rate and as far as it is not cut."""
+        """Send a file, at the hub's rate and up to the truncation."""
         for begin in range(0, len(content), _BLOCK):
             block = content[begin : begin + _BLOCK]
             allowed = self.hub.may_send(len(block))

@@ -1,4 +1,4 @@
-"""What a change of a Spark's configuration can change, so that a test can compare it before and after."""
+"""The configuration of a Spark, to compare it before and after a change."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LEFT_OUT = (
     "/var/lib/containerd",
     "/var/lib/dpkg",
     "/var/lib/apt",
-    # that sudo has lectured a user, and was used by one; the lab's own programs
+    # sudo's records of lectures and use; the lab's programs
     "/var/lib/sudo",
     "/home/spark/.sudo_as_admin_successful",
     "/usr/local/lib/gb10",
@@ -45,7 +45,7 @@ class Snapshot(TypedDict):
     Attributes:
         files: by path: mode, owner and group, then SHA-256 of a file, ``-> TARGET`` of a link, ``/`` of a directory.
         groups: members by name.
-        sysctls: the vm.* sysctls that a Spark has for itself.
+        sysctls: the vm.* sysctls, which are separate for each Spark.
         links: every interface.
     """
 

@@ -1,4 +1,4 @@
-"""A cluster that is switched to another release: a client that asks all the time, and what is left in the end."""
+"""A cluster that is switched to another release: a client that sends requests continuously, and checks of the final state."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ SETTLES_S = 10
 
 
 def complete(url: str, model: str, key: str | None = None, timeout_s: float = 20) -> int:
-    """HTTP status of a completion; OSError or ValueError where there was no whole answer."""
+    """HTTP status of a completion; OSError or ValueError without a complete answer."""
     messages = [{"role": "user", "content": "Hello"}]
-    # A model of random weights may end at once where tokens are drawn.
+    # A model of random weights may end immediately if tokens are sampled.
     body = {"model": model, "messages": messages, "max_tokens": 4, "temperature": 0}
     return _post(f"{url}/chat/completions", body, key, timeout_s)
 
 
 def embed(url: str, model: str, timeout_s: float = 20) -> int:
-    """The same of a text's vector."""
+    """HTTP status of an embedding request."""
     return _post(f"{url}/embeddings", {"model": model, "input": "Hello"}, None, timeout_s)
 
 
@@ -47,11 +47,11 @@ def _post(url: str, document: dict[str, Any], key: str | None, timeout_s: float)
 
 
 class Client:
-    """Asks an endpoint again and again.
+    """Sends requests to an endpoint continuously.
 
     Attributes:
-        answered: when each request that ended well was sent.
-        failed: the same of the others, and why.
+        answered: time of each successful request.
+        failed: time of each failed request, and the reason.
     """
 
     def __init__(
@@ -106,12 +106,12 @@ def one_set(ranks: Callable[[Lab], Any], lab: Lab) -> dict[str, list[tuple[str, 
 
 
 def left_behind(lab: Lab) -> list[str]:
-    """Files of a switch under way, half files, and programs of ours that still run after some seconds."""
+    """Files of an unfinished switch, partial files, and our programs that still run after some seconds."""
     find = ["find", STATE, "-name", "switch.json", "-o", "-name", ".partial-*"]
     found = [f"{spark.name}:{path}" for spark in lab.sparks for path in spark.run(find).stdout.split()]
     until = time.monotonic() + SETTLES_S
     for spark in lab.sparks:
-        # The boot line of our programs, which a container's own processes do not carry.
+        # The boot line of our programs, which the processes of a container do not have.
         while "boot=json.loads" in (running := spark.run(["ps", "-eo", "args"]).stdout) and time.monotonic() < until:
             time.sleep(0.2)
         found += [f"{spark.name}: {line[:200]}" for line in running.splitlines() if "boot=json.loads" in line]
@@ -119,7 +119,7 @@ def left_behind(lab: Lab) -> list[str]:
 
 
 def settled(lab: Lab, cli: Any, ranks: Callable[[Lab], Any], inventory: Any = None) -> dict[str, Any]:
-    """The status of a cluster that serves and answers, with one set of containers and nothing of a switch left."""
+    """The status of a cluster that serves and answers, with one set of containers and no leftovers of a switch."""
     inventory = inventory or lab.inventory
     status: dict[str, Any] = cli("status", inventory, "--json").ok().json
     assert (status["state"], status["lease"], status["staging"]) == ("serving", None, None), status
@@ -130,5 +130,5 @@ def settled(lab: Lab, cli: Any, ranks: Callable[[Lab], Any], inventory: Any = No
 
 
 def images_of(status: dict[str, Any]) -> set[str]:
-    """Ids of the images that run."""
+    """IDs of the running images."""
     return {node["image"] for node in status["nodes"]}

@@ -1,4 +1,4 @@
-"""Bare Sparks are as they come out of the box, and take the changes that set one up and undo it."""
+"""Bare Sparks are in factory state, and accept the changes of setup and undo."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def lab(make_lab):
 
 @pytest.fixture
 def left(lab):
-    """The first, as the lab made it before and after."""
+    """The first Spark, with snapshots before and after."""
     spark = lab.sparks[0]
     before = snapshot(spark)
     yield spark
@@ -76,7 +76,7 @@ def test_only_the_user_logs_in_with_the_operators_key(lab):
     assert "permission denied" in ssh(lab, left, "docker", "ps").stderr
 
 
-def test_netplan_configures_the_ports_and_takes_it_back(left):
+def test_netplan_configures_the_ports_and_is_reverted(left):
     bare = snapshot(left)
     write(left, FILE, ADDRESSES)
     assert left.run(["netplan", "generate"]).returncode == 0

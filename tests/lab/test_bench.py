@@ -1,7 +1,7 @@
-"""``bench`` against what serves: what is kept of a run, also of one that was cut off, and what is left behind.
+"""``bench`` on a running release: the stored run, also of an interrupted one, and no leftovers.
 
-The tests of the stub share two Sparks and one ``up``, and go on where the one before ended. With ``--full`` every
-profile runs against the real engine.
+The tests of the stub share two Sparks and one ``up``; each continues in the state that the previous one left. With
+``--full`` every profile runs against the real engine.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.lab.test_serving import SERVES, ail, complete, until
+from tests.lab.test_serving import SERVES, complete, set_stub_faults, until
 from tests.lab.test_several_models import POOLING
 
 WORDS, LONG = "/root/models/words", "/root/models/long"
 CONTEXT = 8192
 ROOT = Path(__file__).parent.parent.parent
-# A sweep of a model with a context of 8,192 tokens that runs four requests at once: depths 0 and 4,096.
+# A sweep of a model with a context of 8,192 tokens and four concurrent requests: depths 0 and 4,096.
 SWEEP = [(depth, concurrency) for depth in (0, 4096) for concurrency in (1, 2, 4)]
 MASKED = "import sys\nsys.modules['llama_benchy'] = None\n"
 
 
 def copied(lab, path, tokenizer=None):
-    """Give every Spark a copy of the lab's model with a longer context, and a tokenizer of its own."""
+    """Give every Spark a copy of the lab's model with a longer context and a tokenizer."""
     source = yaml.safe_load(lab.playbook.read_text())["model"]["path"]
     script = f"mkdir -p {path} && cp {source}/* {path} && "
     script += f"sed -i 's/max_position_embeddings\": [0-9]*/max_position_embeddings\": {CONTEXT}/' {path}/config.json"
@@ -41,7 +41,7 @@ def copied(lab, path, tokenizer=None):
 
 
 def words():
-    """A tokenizer that counts words, as the stub engine does."""
+    """A tokenizer that counts words, like the stub engine."""
     book = gzip.decompress((files("sparkcluster.bench") / "book.txt.gz").read_bytes()).decode()
     vocabulary = {word: number for number, word in enumerate(["?", *sorted(set(book.split()))])}
     return {
@@ -62,13 +62,13 @@ def children(pid):
 
 
 def sampled(lab):
-    """The lines of ``ps`` of what samples a Spark."""
+    """The lines of ``ps`` about the sampling processes of a Spark."""
     listed = [spark.run(["ps", "-eo", "args"]).stdout.splitlines() for spark in lab.sparks]
     return [line for lines in listed for line in lines if line.endswith(" vitals") or "nvidia-smi" in line]
 
 
 class Runs:
-    """Runs ``bench`` in the home of the module, and reads what it keeps there."""
+    """Runs ``bench`` in the home of the module, and reads the stored runs."""
 
     def __init__(self, cli, inventory):
         self._cli, self.inventory = cli, inventory
@@ -81,17 +81,17 @@ class Runs:
         return self.start(*words, **options).wait(timeout)
 
     def record(self, *words, timeout=300):
-        """The document of a run of the inventory, which has to end well."""
+        """The document of a run on the inventory, which must succeed."""
         return self.start(self.inventory, *words, "--json").wait(timeout).ok().json
 
     def kept(self):
-        """What ``bench list`` has, newest first."""
+        """The output of ``bench list``, newest first."""
         return self("list", "--json").ok().json["runs"]
 
 
 @pytest.fixture(scope="module")
-def shared_lab(unlike):
-    return unlike
+def shared_lab(mixed_sparks):
+    return mixed_sparks
 
 
 @pytest.fixture(scope="module")
@@ -105,7 +105,7 @@ def bench(shared_lab, module_cli, module_variant, clean):
     clean(shared_lab)
 
 
-def test_a_run_over_ssh_counts_what_the_engine_counts_and_is_kept_with_samples_of_both_sparks(bench, shared_lab):
+def test_a_run_over_ssh_counts_the_engines_tokens_and_keeps_samples_of_both_sparks(bench, shared_lab):
     record = bench.record("--profile", "quick", "--runs", "2")
     assert (record["ended"], record["client"]["path"], record["skipped"]) == ("complete", "engine", [])
     (cell,) = record["cells"]
@@ -128,7 +128,7 @@ def test_a_run_over_ssh_counts_what_the_engine_counts_and_is_kept_with_samples_o
     assert "2,048" in bench("show", record["id"]).ok().out
 
 
-def test_what_cannot_be_measured_shown_or_compared_is_refused_in_one_sentence(bench, tmp_path):
+def test_an_impossible_measurement_display_or_comparison_is_refused_in_one_sentence(bench, tmp_path):
     (tmp_path / "sitecustomize.py").write_text(MASKED)
     first = bench.kept()[0]["id"]
     for words, env, said in (
@@ -144,7 +144,7 @@ def test_what_cannot_be_measured_shown_or_compared_is_refused_in_one_sentence(be
         assert "Traceback" not in done.err
 
 
-def test_ctrl_c_keeps_what_was_measured_and_leaves_no_process(bench, shared_lab):
+def test_ctrl_c_keeps_finished_measurements_and_leaves_no_process(bench, shared_lab):
     running = bench.start(bench.inventory, "--profile", "sweep", "--runs", "1")
     running.wait_for("the other 5 cells take")
     ours = children(running.pid)
@@ -162,9 +162,9 @@ def test_ctrl_c_keeps_what_was_measured_and_leaves_no_process(bench, shared_lab)
     assert (compared.code, "no valid cell" in compared.err) == (2, True), compared
 
 
-def test_requests_of_others_are_a_reason_to_ask_and_a_mark(bench, shared_lab):
+def test_requests_of_others_require_confirmation_and_mark_the_run(bench, shared_lab):
     head = shared_lab.sparks[0]
-    ail(head, "slow=20")
+    set_stub_faults(head, "slow=20")
     asking = threading.Thread(target=complete, args=(head, "http://127.0.0.1:8000/v1", 1500))
     asking.start()
     time.sleep(1)
@@ -172,13 +172,13 @@ def test_requests_of_others_are_a_reason_to_ask_and_a_mark(bench, shared_lab):
     assert (refused.code, "1 request of others in flight" in refused.err, "--yes" in refused.err) == (2, True, True)
     running = bench.start(bench.inventory, "--runs", "1", "--yes", "--json")
     running.wait_for("2,048 tokens")
-    ail(head)
+    set_stub_faults(head)
     record = running.wait().ok().json
     assert record["cells"][0]["marks"] == ["disturbed"]
     asking.join()
 
 
-def test_a_rank_that_dies_ends_the_run_with_its_cause_and_what_was_measured(bench, shared_lab):
+def test_a_dying_rank_ends_the_run_with_its_cause_and_keeps_finished_measurements(bench, shared_lab):
     running = bench.start(bench.inventory, "--profile", "sweep", "--runs", "1", "--json")
     running.wait_for("the other 5 cells take")
     shared_lab.sparks[1].run(["sh", "-c", "docker kill $(docker ps -q)"])
@@ -192,7 +192,7 @@ def test_a_rank_that_dies_ends_the_run_with_its_cause_and_what_was_measured(benc
 
 
 @pytest.mark.full
-def test_models_behind_a_gateway_are_measured_through_it_and_those_for_embeddings_in_texts(
+def test_models_are_measured_through_the_gateway_and_embedding_models_in_texts(
     shared_lab, module_cli, module_variant, clean
 ):
     clean(shared_lab)
@@ -219,7 +219,7 @@ def test_models_behind_a_gateway_are_measured_through_it_and_those_for_embedding
     assert len(cell["figures"]["texts"]) == 2
     refused = runs(inventory, "--model", "coder")
     assert (refused.code, "sparkcluster load" in refused.err, "--through gateway" in refused.err) == (2, True, True)
-    module_cli("load", inventory, "coder").ok()  # returns at once
+    module_cli("load", inventory, "coder").ok()  # returns immediately
 
     def ready():
         models = module_cli("status", inventory, "--json").json["gateway"]["models"]
@@ -234,7 +234,7 @@ def test_models_behind_a_gateway_are_measured_through_it_and_those_for_embedding
 
 @pytest.fixture(scope="module")
 def real(make_lab, module_cli, module_variant):
-    """Two Sparks that serve with the real engine a model of random weights, which reads each byte as a token."""
+    """Two Sparks that serve a model of random weights with the real engine; each byte is a token."""
     lab = make_lab(2, engine="vllm")
     copied(lab, LONG)
     playbook = {"model": {"path": LONG}, "args": {"max-model-len": CONTEXT}, "verify": {"pause_s": 0}}
@@ -251,7 +251,7 @@ def real(make_lab, module_cli, module_variant):
         ("quick", ["--runs", "2"], {(2048, 0, 1)}, ""),
         ("guide", ["--runs", "1"], {(prompt, 0, 1) for prompt in (58, 1834, 7234)}, ""),
         ("sweep", ["--runs", "1", "--minutes", "1"], {(2048, *row) for row in SWEEP}, ""),
-        # 10 at once, of which the engine runs four
+        # 10 concurrent requests, of which the engine runs four
         (
             "arena",
             ["--runs", "1"],
@@ -264,7 +264,7 @@ def test_every_profile_runs_against_the_real_engine(real, profile, flags, cells,
     record = real.record("--profile", profile, *flags, timeout=1500)
     assert record["client"]["path"] == "engine"
     measured = {(cell["prompt"], cell["depth"], cell["concurrency"]) for cell in record["cells"]}
-    if profile == "sweep":  # what there is time for
+    if profile == "sweep":  # as many as fit in the time
         assert (2048, 0, 1) in measured <= cells
     else:
         assert (measured, record["ended"], ". ".join(record["skipped"])) == (cells, "complete", skipped)
@@ -278,7 +278,7 @@ def test_every_profile_runs_against_the_real_engine(real, profile, flags, cells,
 
 @pytest.mark.engine
 @pytest.mark.full
-def test_an_a_b_of_the_real_engine_compares_three_runs_and_ends_with_what_served_before(real):
+def test_an_a_b_of_the_real_engine_compares_three_runs_and_restores_the_previous_release(real):
     done = real(real.inventory, "--ab", "args.max-num-seqs=3", "--runs", "2", "--yes", timeout=1500)
     assert done.code == 0, done
     again, changed, before = real.kept()[:3]

@@ -1,4 +1,4 @@
-"""``bench --ab`` on two Sparks: B serves for as long as it is measured, and then what served before. Stub engine."""
+"""``bench --ab`` on two Sparks: B serves while it is measured, then the previous release serves. Stub engine."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Notes(Report):
 
 @pytest.fixture
 def bench(lab, monkeypatch, tmp_path):
-    """``bench(change, …)``: an A/B whose measuring is what is given, one for each run; its records and notes."""
+    """``bench(change, …)``: an A/B with the given measurements, one for each run; returns its records and notes."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
 
     def run(*measuring, change=CHANGE):
@@ -49,9 +49,7 @@ def bench(lab, monkeypatch, tmp_path):
     return run
 
 
-def test_b_serves_while_it_is_measured_and_what_served_before_is_what_up_finds_and_rollback_passes_over(
-    lab, cli, ranks, bench
-):
+def test_b_serves_while_it_is_measured_and_afterwards_up_and_rollback_ignore_it(lab, cli, ranks, bench):
     def served(*, b):
         assert ("--max-num-seqs 3" in lab.sparks[0].run(["ps", "-eo", "args"]).stdout) is b
         assert cli("status", lab.inventory, "--json").ok().json["state"] == "serving"
@@ -80,7 +78,7 @@ def test_b_serves_while_it_is_measured_and_what_served_before_is_what_up_finds_a
 
 
 @pytest.mark.full
-def test_what_served_before_serves_again_where_b_is_broken_or_its_measuring_interrupted(lab, cli, ranks, bench, image):
+def test_the_previous_release_is_restored_if_b_fails_or_the_measurement_is_interrupted(lab, cli, ranks, bench, image):
     cli("up", lab.inventory).ok()
     with pytest.raises(RolledBack, match="release 1 serves again"):
         bench(lambda: None, change=f"image={image(lab, 'garbage', env={'STUB_FAULT': 'garbage'})}")

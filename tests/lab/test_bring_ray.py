@@ -1,6 +1,6 @@
-"""An image without Ray, on Sparks that have no network but their own: Ray comes from the controller.
+"""An image without Ray, on Sparks without Internet access: Ray comes from the controller.
 
-The stub's own Ray lies where the controller keeps what it fetched.
+The stub's Ray is placed in the controller's download cache.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ STATE = "/root/.local/state/sparkcluster"
 
 
 def engine_of(spark) -> EngineFacts:
-    """What the node's image says of itself, as the first look at it left it there."""
+    """Facts about the node's image, as cached by the first command."""
     return EngineFacts.model_validate_json(spark.run(["sh", "-c", f"cat {STATE}/images/*.json"]).stdout)
 
 
 def cache_stub_ray(engine: EngineFacts, scratch: Path) -> None:
-    """The stub's Ray, and a need that no image has, as if they had been fetched."""
+    """The stub's Ray and a package that no image has, as if they had been downloaded."""
     packages = scratch / "packages"
     shutil.copytree(STUB_RAY, packages / "ray", ignore=shutil.ignore_patterns("__pycache__"))
     (packages / "onlyhere.py").write_text("WHERE = __file__\n")
@@ -85,7 +85,7 @@ def test_ray_is_staged_for_an_image_without_it(lab, cli, tmp_path, monkeypatch):
 
 @pytest.mark.full
 def test_without_ray_the_native_backend_is_used_or_up_fails(lab, cli, ranks, variant, tmp_path, monkeypatch):
-    """Nothing is fetched: no uv, and a pip that knows no index."""
+    """Downloads fail: no uv, and a pip without an index."""
     monkeypatch.setenv("SPARKCLUSTER_CACHE", str(tmp_path / "cache"))
     for name, value in (("PIP_NO_INDEX", "1"), ("PIP_FIND_LINKS", str(tmp_path)), ("UV_OFFLINE", "1")):
         monkeypatch.setenv(name, value)

@@ -1,4 +1,4 @@
-"""From a key to an answered client on virtual Sparks with the stub engine, and a start that has to call a tool."""
+"""From creating a key to a client's answer on virtual Sparks with the stub engine, and a start that tests a tool call."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 
 def pasted(block):
-    """What the last line of stdout of a pasted block is."""
+    """The document that the last line of a pasted block prints."""
     done = subprocess.run(["bash", "-c", block], capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 0, done
     return done.stdout
@@ -20,7 +20,7 @@ def curl_line(out):
 
 
 @pytest.mark.full
-def test_a_key_is_made_used_by_a_client_and_rotated(lab, cli, variant, tmp_path):
+def test_a_key_is_created_used_by_a_client_and_rotated(lab, cli, variant, tmp_path):
     inventory = variant(lab, ignore=None)
     file = tmp_path / "spark.key"
     open_ = cli("preflight", inventory, "--json").ok().json
@@ -39,7 +39,7 @@ def test_a_key_is_made_used_by_a_client_and_rotated(lab, cli, variant, tmp_path)
     second = file.read_text().strip()
     assert second != first
     assert "Unauthorized" in pasted(curl_line(made.out))
-    # the cluster still serves, with the key that it was started with, and says so
+    # the cluster still serves with the key of its start, and reports that
     status = cli("status", inventory, "--json").ok().json
     assert status["state"] == "serving"
     assert [f"sparkcluster restart {inventory}" in group["warning"] for group in status["groups"]] == [True]

@@ -1,4 +1,4 @@
-"""Faults in the middle of a copy between four Sparks: a restart, a worker that is stopped, a slow link, an image that is removed."""
+"""Faults during a copy between four Sparks: a reboot, a paused worker, a slow link, a removed image."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def shared_lab(make_lab):
 
 @pytest.fixture
 def lacking(lab):
-    """``a`` has a model, which the others get over slow links, in about ten seconds; afterwards nothing listens."""
+    """``a`` has a model, which the others get over slow links in about ten seconds; afterwards nothing listens."""
     lab.spark("a").run(["sh", "-ec", WRITE])
     for spark in lab.sparks:
         lab.fault(spark.name, "slow-link", "40mbit")
@@ -41,13 +41,13 @@ def lacking(lab):
 
 
 def listening(lab):
-    """What listens on the Sparks and is written in Python, as a worker is."""
+    """Listening processes on the Sparks that are written in Python, like a worker."""
     lines = [line for spark in lab.sparks for line in spark.run(["ss", "-Htlnp"]).stdout.splitlines()]
     return [line for line in lines if "python" in line]
 
 
 def names(done, node):
-    """The command failed, and its error names ``node``, the cause and what to type."""
+    """The command failed, and its error names ``node``, the cause and the command to type."""
     assert done.code == 1, done
     assert done.error["node"] == node, done
     assert re.search(rf"\b{node}: \w+", done.error["message"]), done
@@ -56,7 +56,7 @@ def names(done, node):
 
 @contextlib.contextmanager
 def stopped(spark):
-    """The worker on ``spark`` is stopped by a signal, and continued at the end."""
+    """Pause the worker on ``spark`` by a signal; it continues at the end."""
     pid = worker(spark)
     spark.run(["kill", "-STOP", pid])
     try:
@@ -66,7 +66,7 @@ def stopped(spark):
 
 
 @pytest.mark.parametrize(("name", "others"), [("a", ""), ("b", "acd")])
-def test_a_node_that_restarts_is_named_and_the_next_stage_completes(lacking, cli, name, others):
+def test_a_rebooting_node_is_reported_and_the_next_stage_completes(lacking, cli, name, others):
     stage = cli.start("stage", lacking.inventory, "weights", "--json")
     arriving(lacking.spark("d"), FILE_BYTES // 4)
     lacking.fault(name, "reboot")
@@ -77,11 +77,11 @@ def test_a_node_that_restarts_is_named_and_the_next_stage_completes(lacking, cli
 
 
 @pytest.mark.parametrize("name", ["a", "b"])
-def test_a_worker_that_is_stopped_for_a_while_is_gone_past_and_goes_on(lacking, cli, name):
+def test_a_paused_worker_is_bypassed_and_continues_afterwards(lacking, cli, name):
     stage = cli.start("stage", lacking.inventory, "weights", "--json")
     arriving(lacking.spark("d"), FILE_BYTES // 4)
     with stopped(lacking.spark(name)):
-        stage.wait_for(f": {name} s")  # said, or sent, nothing for 5 s
+        stage.wait_for(f": {name} s")  # no message and no data for 5 s
     done = stage.wait()
     if done.code:
         names(done, name)
@@ -90,7 +90,7 @@ def test_a_worker_that_is_stopped_for_a_while_is_gone_past_and_goes_on(lacking, 
     assert len(sums(lacking)) == 1
 
 
-def test_a_slow_node_fails_nobody_and_its_source_sends_once(lacking, cli):
+def test_a_slow_node_delays_no_other_and_its_source_sends_each_file_once(lacking, cli):
     lacking.fault("c", "slow-link", "15mbit")
     with Rails(lacking) as rails:
         done = cli("stage", lacking.inventory, "weights", "--json").ok()
@@ -105,13 +105,15 @@ def is_saved(lab):
 
 
 def is_copied(lab):
-    """Whether a part of the image is on ``d``, and more is to come."""
+    """Whether a part of the image is on ``d``, and more is to follow."""
     found = lab.spark("d").run(["sh", "-c", f"du -sb {STAGING}/*/images"], check=False).stdout.split()
     return bool(found) and int(found[0]) > FILE_BYTES // 4
 
 
 @pytest.mark.parametrize("moment", [is_saved, is_copied])
-def test_an_image_that_is_removed_at_its_source_arrives_whole_or_is_named(lacking, cli, variant, image, moment):
+def test_an_image_removed_at_its_source_during_the_copy_arrives_complete_or_is_reported(
+    lacking, cli, variant, image, moment
+):
     reference = image(lacking, moment.__name__, sparks=1, layer_bytes=FILE_BYTES)
     inventory = variant(lacking, playbook={"image": reference})
     stage = cli.start("stage", inventory, "image", "--json")

@@ -1,4 +1,4 @@
-"""What nodes reach of one another and what their links carry, on virtual Sparks with the real fault on one of them."""
+"""Reachability and link measurements on virtual Sparks, with a real fault on one of them."""
 
 from __future__ import annotations
 
@@ -75,14 +75,14 @@ def rule(spark, *rules):
 
 @pytest.fixture
 def rules(lab):
-    """Puts firewall rules on Sparks and takes all of them away again."""
+    """Adds firewall rules on Sparks, and removes all of them afterwards."""
     yield rule
     for spark in lab.sparks:
         rule(spark, "-F INPUT")
 
 
 @pytest.mark.full
-def test_healthy_links_carry_what_they_should_and_a_slow_one_is_named(lab, inspection):
+def test_healthy_links_reach_their_rate_and_a_slow_link_is_reported(lab, inspection):
     measured, findings = inspection.measured()
     assert problems(findings) == set()
     rates = {}

@@ -1,4 +1,4 @@
-"""``scripts/demo`` on a machine made bare: no .venv, no model, no capability of root, and then again."""
+"""``scripts/demo`` on a bare machine (no .venv, no model, no capability of root), and a second run."""
 
 from __future__ import annotations
 
@@ -48,21 +48,21 @@ class Done:
 
 
 class Machine:
-    """A copy of the checkout and a home of its own; all that is started in it is known by that home."""
+    """A copy of the checkout and a separate home; processes are identified by that home."""
 
     def __init__(self, directory):
         self.checkout = directory / "sparkcluster"
         self.home = directory / "home"
         self.home.mkdir()
         shutil.copytree(ROOT, self.checkout, ignore=shutil.ignore_patterns(*NOT_OF_A_CLONE))
-        # How packages are found, by what proxy and certificates, and those that are cached, is the machine's matter.
+        # Package index, proxy, certificates and caches are those of the machine.
         dropped = ("XDG_", "SPARKCLUSTER_", "PYTHON", "VIRTUAL_ENV", "PYTEST", "NO_COLOR")
         kept = {name: value for name, value in os.environ.items() if not name.startswith(dropped)}
         cache = os.environ.get("UV_CACHE_DIR") or Path("~/.cache/uv").expanduser()
         self.env = {**kept, "HOME": str(self.home), "UV_CACHE_DIR": str(cache)}
 
     def start(self, *argv, **streams):
-        """Start a command in the checkout, without any of root's capabilities, as a terminal starts it."""
+        """Start a command in the checkout, without root's capabilities, as a terminal would."""
         powerless = ["setpriv", "--bounding-set=-all", "--inh-caps=-all", "--no-new-privs"]
         kinds = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **streams}
         return subprocess.Popen(
@@ -77,7 +77,7 @@ class Machine:
         return Done(process.returncode, out, err, time.monotonic() - began)
 
     def interrupt(self, *argv, at):
-        """Run a command and press Ctrl-C once it printed a line that begins with ``at``: exit code and what it printed."""
+        """Run a command and press Ctrl-C after a line that begins with ``at``; returns exit code and output."""
         lines = []
         with self.start(*argv, stdout=subprocess.DEVNULL) as process:
             for line in process.stderr:
@@ -87,7 +87,7 @@ class Machine:
         return process.returncode, lines
 
     def processes(self):
-        """Ids of the processes that were started with this home, or run in it: vLLM's overwrite their environment."""
+        """IDs of the processes that were started with this home or run in it: vLLM overwrites its environment."""
         mark, found = f"HOME={self.home}".encode(), []
         for process in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):
@@ -97,7 +97,7 @@ class Machine:
         return found
 
     def listening(self):
-        """Addresses on which its processes take connections."""
+        """Addresses on which its processes listen."""
         lines = subprocess.run(["ss", "-Htlnp"], capture_output=True, text=True, check=True).stdout.splitlines()
         pids = [f"pid={pid}," for pid in self.processes()]
         return {line.split()[3] for line in lines if any(pid in line for pid in pids)}
@@ -118,7 +118,7 @@ def machine(tmp_path):
     machine.end()
 
 
-def test_one_command_makes_a_bare_machine_answer_and_a_second_finds_it_so(machine):
+def test_one_command_makes_a_bare_machine_serve_and_a_second_run_changes_nothing(machine):
     cold = machine.run("./scripts/demo", timeout=1500)
     assert cold.code == 0, cold
     lines = cold.out.splitlines()
@@ -169,7 +169,7 @@ def test_ctrl_c_at_each_step_leaves_nothing_half_done(machine):
     assert (tiny.code, len(answer(tiny).split()) > 8) == (0, True), tiny
 
 
-def test_a_full_disk_is_named_before_the_download(tmp_path):
+def test_a_full_disk_is_reported_before_the_download(tmp_path):
     disk = tmp_path / "disk"
     disk.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=300m", "none", disk], check=True)
@@ -191,12 +191,12 @@ def test_a_full_disk_is_named_before_the_download(tmp_path):
 
 
 def answer(done):
-    """What the model answered in the demo: the line below the one with the prompt."""
+    """The model's answer in the demo: the line below the prompt."""
     lines = done.out.splitlines()
     prompt = next(number for number, line in enumerate(lines) if line.startswith("$ ") and " ask " in line)
     return lines[prompt + 1]
 
 
 def offered(done, part):
-    """The command that the demo offers and that has ``part`` in it."""
+    """The command in the demo's output that contains ``part``."""
     return next(line for line in done.out.splitlines() if line.startswith("  .venv") and part in line).split()

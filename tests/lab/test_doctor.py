@@ -1,7 +1,7 @@
-"""Every ailment that owners of running clusters reported is named by `doctor`, on the node that has it. Stub engine.
+"""Every fault that owners of running clusters reported is found by `doctor` on its node. Stub engine.
 
-One cluster serves; a file in its containers has the stub misbehave and stop misbehaving. What only hardware could show
-(power, clocks, the kernel's log, a container that lost its GPU) is simulated by the lab and marked so.
+One cluster serves; a file in its containers switches faults of the stub on and off. Faults of hardware (power, clocks,
+the kernel's log, a container that lost its GPU) are simulated by the lab and marked as such.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ def inside(spark: Spark, script: str) -> None:
     spark.run(["sh", "-c", f"for c in $(docker ps -q); do docker exec $c sh -c {shlex.quote(script)}; done"])
 
 
-def ail(spark: Spark, *faults: str) -> None:
-    """Put faults of the stub on a Spark's containers, in place of those before."""
+def set_stub_faults(spark: Spark, *faults: str) -> None:
+    """Set faults of the stub in a Spark's containers; replaces earlier ones."""
     inside(spark, f"printf '%s\\n' {' '.join(faults)} > {CONTROL}")
 
 
 @pytest.fixture
 def serving(shared_lab, inventory, clean, make_cli) -> Iterator[Lab]:
-    """The module's lab, serving; a test that leaves it otherwise has the next bring it up again."""
+    """The module's lab, serving; after a test that changed it, the next test starts it."""
     lab, cli = shared_lab, make_cli()
     lab.heal()
     for spark in lab.sparks:
-        ail(spark, "clear")
+        set_stub_faults(spark, "clear")
     if cli("status", inventory, "--json").code != 0:
         clean(lab)
         cli("up", inventory).ok()
@@ -56,7 +56,7 @@ def serving(shared_lab, inventory, clean, make_cli) -> Iterator[Lab]:
 
 @pytest.fixture
 def fresh(serving, clean, make_cli, inventory) -> Iterator[Lab]:
-    """The same, for tests whose traces stay in logs: whoever comes next gets a new cluster."""
+    """The same, for tests whose traces stay in logs: the next test gets a new cluster."""
     yield serving
     clean(serving)
 
@@ -100,8 +100,8 @@ def the(document: dict, code: str) -> dict:
     return found[0]
 
 
-def test_a_healthy_cluster_has_nothing_and_says_so_in_one_line(serving, doctor, make_cli, inventory):
-    """And no file, container or record differs after it was looked at."""
+def test_a_healthy_cluster_is_reported_in_one_line_without_findings(serving, doctor, make_cli, inventory):
+    """And no file, container or record differs after the observation."""
     script = f"find {STATE}/clusters -type f -newer /tmp/before; docker ps -aq --no-trunc | sort"
     before = {}
     for spark in serving.sparks:
@@ -125,29 +125,29 @@ def test_a_healthy_cluster_has_nothing_and_says_so_in_one_line(serving, doctor, 
     assert {spark.name: spark.run(["sh", "-c", script]).stdout for spark in serving.sparks} == before
 
 
-def test_a_hung_collective_is_named_and_health_says_200(serving, doctor):
-    ail(serving.sparks[1], "hang-serve")
+def test_a_hung_collective_is_reported_although_health_returns_200(serving, doctor):
+    set_stub_faults(serving.sparks[1], "hang-serve")
     hung = doctor("--timeout", "8")
     assert problems(hung) == {("RUN-003", "left")}
     assert "tokens before and after" in the(hung, "RUN-003")["seen"]
     assert hung["running"]["nodes"]["left"]["health"] == 200
 
 
-def test_generation_that_is_dead_behind_a_health_of_200(serving, doctor):
-    ail(serving.sparks[0], "lie-health")
+def test_dead_generation_is_reported_although_health_returns_200(serving, doctor):
+    set_stub_faults(serving.sparks[0], "lie-health")
     lying = doctor()
     assert problems(lying) == {("RUN-016", "left")}
     assert "/health: 200" in the(lying, "RUN-016")["seen"]
 
 
-def test_many_ailments_at_once_are_all_told_each_on_its_node(fresh, doctor):
-    """Pretended of these: Ray's list, power and clocks, the kernel's log, and nvidia-smi in the container.
+def test_several_simultaneous_faults_are_each_reported_on_their_node(fresh, doctor):
+    """Simulated: Ray's list, power and clocks, the kernel's log, and nvidia-smi in the container.
 
-    What a worker says is its own, though Ray's head repeats it in its own log.
+    A worker's line is attributed to it, although Ray's head repeats it in the head's log.
     """
     left, right = fresh.sparks
-    ail(left, "garbage", "ray-dead=192.168.177.12")
-    ail(right, "tcp-fallback", "nan-scales", "moe-backend=FLASHINFER_CUTLASS", "eager")
+    set_stub_faults(left, "garbage", "ray-dead=192.168.177.12")
+    set_stub_faults(right, "tcp-fallback", "nan-scales", "moe-backend=FLASHINFER_CUTLASS", "eager")
     fresh.fault("left", "gpu-wedged")
     fresh.fault("left", "kernel-log", XID)
     fresh.fault("right", "kernel-log", XID_OF_RANK)
@@ -165,7 +165,7 @@ def test_many_ailments_at_once_are_all_told_each_on_its_node(fresh, doctor):
     lost = {finding["node"]: finding for finding in ailing["findings"] if finding["code"] == "RUN-013"}
     assert lost["right"]["severity"] == "error"
     assert "Failed to initialize NVML" in lost["right"]["seen"]
-    # Its model answers, so what the kernel said is over.
+    # The model answers, so the kernel's messages are past.
     assert lost["left"]["severity"] == "warning"
     assert "17.2 W and 799 MHz" in the(ailing, "RUN-015")["seen"]
     assert any("disconnect its power supply" in remedy for remedy in the(ailing, "RUN-015")["remedy"])
@@ -181,8 +181,8 @@ def test_many_ailments_at_once_are_all_told_each_on_its_node(fresh, doctor):
     ("cause", "code", "shown"),
     [("gid", "RUN-021", "ibv_modify_qp failed"), ("oom", "RUN-014", "CUDA out of memory")],
 )
-def test_a_rank_that_dies_of_a_cause_while_it_serves_is_named_by_it(cause, code, shown, fresh, doctor):
-    ail(fresh.sparks[1], f"die-serve={cause}")
+def test_a_rank_that_dies_while_serving_is_reported_with_its_cause(cause, code, shown, fresh, doctor):
+    set_stub_faults(fresh.sparks[1], f"die-serve={cause}")
     ended(fresh.sparks[0])
     dead = doctor()
     assert problems(dead) == {(code, "right")}
@@ -190,7 +190,7 @@ def test_a_rank_that_dies_of_a_cause_while_it_serves_is_named_by_it(cause, code,
 
 
 @pytest.mark.full
-def test_a_worker_that_was_killed_is_named_and_not_those_that_end_with_it(fresh, doctor):
+def test_a_killed_worker_is_reported_and_not_the_ranks_that_died_with_it(fresh, doctor):
     fresh.fault("right", "kill-worker")
     ended(fresh.sparks[0])
     dead = doctor()
@@ -198,7 +198,7 @@ def test_a_worker_that_was_killed_is_named_and_not_those_that_end_with_it(fresh,
     assert "SIGKILL" in the(dead, "RUN-005")["summary"]
 
 
-def test_no_cluster_at_all(lab, make_cli, inventory):
+def test_without_a_cluster_doctor_suggests_up(lab, make_cli, inventory):
     none = make_cli()("doctor", inventory)
     assert none.code == 1
     assert "RUN-001" in none.out
@@ -210,7 +210,7 @@ KEYS = {"SPARK_KEY": "open-sesame-4711", "WANDB_KEY": "hf_QkVlTm9OZUV2ZXJTZWVUaG
 
 
 @pytest.mark.full
-def test_a_bundle_has_all_that_was_seen_and_no_secret(shared_lab, clean, make_cli, module_variant, tmp_path):
+def test_a_bundle_has_all_observations_and_no_secret(shared_lab, clean, make_cli, module_variant, tmp_path):
     """Planted where they occur on real nodes: in the ranks' environment, in their logs and in /etc/dgx-release."""
     lab, cli = shared_lab, make_cli()
     clean(lab)

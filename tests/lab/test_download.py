@@ -1,4 +1,4 @@
-"""Downloads from a hub by the real huggingface_hub, which the engine's image has: what is served, and nothing else."""
+"""Downloads from a hub by the real huggingface_hub of the engine's image: only served files."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def shared_lab(make_lab):
 
 @pytest.fixture
 def hub(lab):
-    """A hub that the nodes of the lab reach, and this machine; the user ``spark`` has it in the shell's start file."""
+    """A hub that the lab's nodes and this machine reach; the shell of user ``spark`` has its address."""
     repositories = {"lab/tiny": {**SERVED, **UNREAD}, "lab/drafter": DRAFTER, "lab/adapter": ADAPTER}
     with Hub(lab.sparks[0].state.gateway, repositories) as made:
         for spark in lab.sparks:
@@ -63,7 +63,7 @@ def files(spark, repository):
     return set(found)
 
 
-def test_only_what_is_served_is_downloaded_once_and_copied(lab, hub, inventory, cli):
+def test_only_served_files_are_downloaded_once_and_copied(lab, hub, inventory, cli):
     staged = cli("stage", inventory, "weights", env={"HF_ENDPOINT": hub.address}).ok()
     expected = {
         "lab/tiny": set(SERVED),

@@ -1,10 +1,10 @@
-"""A model for embeddings is verified, watched and refused by the requests that its clients send."""
+"""An embedding model is verified and watched with the requests of its clients, and refuses others."""
 
 from __future__ import annotations
 
 import pytest
 
-from tests.lab.test_serving import SERVES, ail
+from tests.lab.test_serving import SERVES, set_stub_faults
 
 
 @pytest.fixture
@@ -13,7 +13,7 @@ def inventory(lab, variant):
     return variant(lab, nodes=nodes, playbook={**SERVES, "args": {"runner": "pooling"}, "verify": {"expect": None}})
 
 
-def test_a_model_for_embeddings_is_verified_and_judged_as_one(cli, inventory, lab, ranks):
+def test_an_embedding_model_is_verified_and_checked_as_such(cli, inventory, lab, ranks):
     cli("up", inventory).ok()
     status = cli("status", inventory, "--json").ok().json
     assert status["state"] == "serving"
@@ -24,7 +24,7 @@ def test_a_model_for_embeddings_is_verified_and_judged_as_one(cli, inventory, la
         findings
     )
 
-    ail(lab.sparks[0], "garbage")
+    set_stub_faults(lab.sparks[0], "garbage")
     broken = cli("up", inventory, "--json")
     assert (broken.code, broken.error["kind"]) == (1, "NotServing")
     assert "vectors of 64 numbers: 0.000 for a text that answers the question" in broken.error["message"]

@@ -1,4 +1,4 @@
-"""An enabled cluster comes back after a reboot, and a dead group is restarted. Stub engine."""
+"""An enabled cluster is started after a reboot, and a dead group is restarted. Stub engine."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ def directory(lab):
 
 
 def limit(lab, **limits):
-    """Give the guards other limits; they are killed, and a virtual Spark starts them again."""
+    """Change the limits of the guards; they are killed, and restarted by the virtual Spark."""
     path = f"{directory(lab)}/config.json"
     for spark in lab.sparks:
         config = json.loads(spark.run(["cat", path]).stdout)
         config["limits"] = {"pause_s": 1, "probe_s": 3, **limits}
         spark.run(["sh", "-c", f"echo {shlex.quote(json.dumps(config))} > {path}"])
-        spark.run(["pkill", "-KILL", "-f", "[e]nabled/guard.py"], check=False)  # not what runs this
+        spark.run(["pkill", "-KILL", "-f", "[e]nabled/guard.py"], check=False)  # not the process that runs this
 
 
 def journal(lab, spark=0):
@@ -43,7 +43,7 @@ def ids(ranks, lab):
 
 @pytest.fixture
 def enabled(lab, cli):
-    """``enabled(inventory, **limits)``: the cluster serves and is enabled; its guards run, with other limits."""
+    """``enabled(inventory, **limits)``: the cluster serves and is enabled; its guards run, with changed limits."""
 
     def do(inventory, **limits):
         cli("up", inventory).ok()
@@ -64,7 +64,7 @@ def serves_again(lab, cli, inventory, release):
 
 
 def a_forged_hello_is_refused(lab):
-    """Somebody on the interconnect who has not the token gets no rank started."""
+    """A peer on the interconnect without the token cannot start a rank."""
     config = json.loads(lab.sparks[1].run(["cat", f"{directory(lab)}/config.json"]).stdout)
     assert config["port"] == PORT
     start = f"/root/.local/state/sparkcluster/clusters/{lab.name}/start.json"
@@ -88,7 +88,7 @@ print("refused")
     assert [line.split()[3] for line in listening.splitlines() if str(PORT) in line] == [f"{address}:{PORT}"]
 
 
-def test_after_a_reboot_the_same_release_comes_back_and_after_down_it_does_not(lab, cli, ranks, enabled):
+def test_after_a_reboot_the_release_is_started_and_after_down_it_is_not(lab, cli, ranks, enabled):
     document = enabled(lab.inventory)
     assert cli("status", lab.inventory, "--json").ok().json["enabled"] is True
     program = f"{directory(lab)}/guard.py"
@@ -117,7 +117,7 @@ def test_after_a_reboot_the_same_release_comes_back_and_after_down_it_does_not(l
 
 
 @pytest.mark.full
-def test_a_killed_worker_is_restarted_by_the_watch_and_an_up_meanwhile_exits_3(lab, cli, ranks, enabled, variant):
+def test_a_guard_restarts_a_killed_worker_and_a_concurrent_up_exits_3(lab, cli, ranks, enabled, variant):
     inventory = variant(lab, playbook={"env": {"STUB_FAULT": "slow-start=12"}}, api={"key": {"env": "THE_KEY"}})
     key = {"THE_KEY": "kEy-dIsTiNcTiVe"}
     cli("up", inventory, env=key).ok()

@@ -1,7 +1,7 @@
-"""The real engine on virtual Sparks: vLLM, Ray, SSH and Docker, nothing of which is played.
+"""The real engine on virtual Sparks: vLLM, Ray, SSH and Docker, without imitations.
 
-Every start of the engine is a fixture of the module, which brings a cluster up, gathers all there is to be known
-of it and takes it down; the tests look at what it gathered. The plain run makes two starts.
+Every start of the engine is a module fixture: it starts a cluster, collects evidence and stops it; the tests check the
+evidence. The plain run makes two starts.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tests.lab.switching import images_of, settled
 
 pytestmark = pytest.mark.engine
 
-# Left's HCAs agree on one GID index and right's do not: NCCL_IB_GID_INDEX is set on the head alone.
+# Left's HCAs have a common GID index, right's do not: NCCL_IB_GID_INDEX is set only on the head.
 SPARKS = """
 sparks:
 - name: left
@@ -47,7 +47,7 @@ def shared_lab(make_lab):
 
 @dataclasses.dataclass
 class Rank:
-    """What one Spark showed while its cluster served."""
+    """Evidence from one Spark while its cluster served."""
 
     dumps: list[dict]
     sockets: list[str]
@@ -59,18 +59,18 @@ class Rank:
 
     @property
     def environ(self):
-        """``os.environ`` inside the rank after its initialisation."""
+        """``os.environ`` inside the rank after its initialization."""
         (dump,) = self.dumps
         return dump["environ"]
 
     def at(self, text):
-        """Number of the first line of the log that holds ``text``."""
+        """Number of the first line of the log that contains ``text``."""
         return next(number for number, (_, line) in enumerate(self.log) if text in line)
 
 
 @dataclasses.dataclass
 class Evidence:
-    """What one start of the engine showed."""
+    """Evidence from one start of the engine."""
 
     up: object
     status: dict
@@ -87,13 +87,13 @@ class Evidence:
 
     @property
     def said(self):
-        """All that the controller said."""
+        """Complete output of the controller."""
         return self.up.out + self.up.err + self.again.out + self.again.err + json.dumps([self.status, self.plan])
 
 
 @pytest.fixture(scope="module")
 def observe(shared_lab, module_cli, module_variant, clean, ranks):
-    """``gather(playbook={…}, **inventory)``: one start of the engine, and what it showed."""
+    """``gather(playbook={…}, **inventory)``: one start of the engine, and the evidence."""
 
     def do(*, playbook=None, **inventory):
         lab = shared_lab
@@ -153,7 +153,7 @@ def observe(shared_lab, module_cli, module_variant, clean, ranks):
 
 @contextlib.contextmanager
 def command_lines():
-    """Every command line that is seen on this machine, which sees those of its virtual Sparks too."""
+    """Every command line visible on this machine, including those of its virtual Sparks."""
     seen, over = set(), threading.Event()
 
     def watch():
@@ -172,7 +172,7 @@ def command_lines():
 
 
 def inspect_rank(spark, secrets):
-    """All there is to be known of a Spark whose cluster serves."""
+    """Evidence from a Spark whose cluster serves."""
     name = container(spark)
     files = spark.run(["sh", "-c", f"cat {DUMPS}/*.json"], check=False).stdout
     log = spark.run(["sh", "-c", f"docker logs --timestamps {name} 2>&1"]).stdout
@@ -201,7 +201,7 @@ print(json.dumps({
 
 
 def documents(text):
-    """JSON documents that follow each other without a gap."""
+    """JSON documents that follow each other without separator."""
     decoder, at = json.JSONDecoder(), 0
     while at < len(text):
         document, at = decoder.raw_decode(text, at)
@@ -209,13 +209,13 @@ def documents(text):
 
 
 def container(spark):
-    """Name of the one container that runs on a Spark."""
+    """Name of the only running container on a Spark."""
     (name,) = spark.run(["docker", "ps", "--format", "{{.Names}}"]).stdout.split()
     return name
 
 
 def listening(spark):
-    """Lines of ``ss`` on the sockets that take connections, but for sshd's."""
+    """Lines of ``ss`` about listening sockets, except sshd's."""
     lines = spark.run(["ss", "-Htlnp"]).stdout.splitlines()
     return [line for line in lines if '"sshd"' not in line]
 
@@ -235,7 +235,7 @@ def uses_ray(spark):
 
 
 def secret_files(spark, name, secrets):
-    """(mode, path) of the files that hold a secret, on the node and in its container."""
+    """(mode, path) of the files with a secret, on the node and in its container."""
     words = [word for secret in secrets for word in ("-e", secret)]
     on_node = ["grep", "-rlF", *words, "/root", "/home", "/tmp", "/var/log", "/var/lib/docker/containers"]
     inside = ["docker", "exec", name, "grep", "-rlF", *words, "/sparkcluster", "/tmp", "/root", "/dev/shm", "/run"]
@@ -247,13 +247,13 @@ def secret_files(spark, name, secrets):
 
 
 def token_of(spark):
-    """The token that Ray asks for, from the file that only its owner may read."""
+    """The token that Ray requires, from a file readable only by its owner."""
     text = spark.run(["sh", "-c", "cat /root/.local/state/sparkcluster/clusters/*/ranks/*/secrets.env"]).stdout
     return dict(line.split("=", 1) for line in text.splitlines()).get("RAY_AUTH_TOKEN")
 
 
 def ask_ray(spark):
-    """How Ray answers who shows its token, who shows none, and who shows another."""
+    """Ray's answers to clients with its token, without one, and with another one."""
     code = (
         "import sys; from ray._raylet import GcsClient;print(len(GcsClient(address=sys.argv[1]).get_all_node_info()))"
     )
@@ -270,13 +270,13 @@ def ask_ray(spark):
 
 
 def without_key(spark, endpoint):
-    """What the endpoint says to who shows no API key."""
+    """The endpoint's answer without an API key."""
     return spark.run(["curl", "-s", "-o", "/dev/null", "-w", "%{http_code}", f"{endpoint}/models"], check=False).stdout
 
 
 @pytest.fixture(scope="module")
-def alone(observe, shared_lab):
-    """One Spark: what its model answers is what every other way has to answer."""
+def single(observe, shared_lab):
+    """One Spark: the reference for the answers of all other configurations."""
     left = shared_lab.sparks[0]
     return observe(nodes=[{"name": "left", "host": left.host, "connection": "ssh"}])
 
@@ -289,12 +289,12 @@ def by_ray(observe):
 
 @pytest.fixture(scope="module")
 def natively(observe):
-    """Tensor parallel 2 by vLLM's own multi-node backend."""
+    """Tensor parallel 2 with vLLM's native multi-node backend."""
     return observe(playbook={"executor": "native", "tensor_parallel": 2})
 
 
 @pytest.fixture(
-    params=["alone", "by_ray", pytest.param("natively", marks=pytest.mark.full)],
+    params=["single", "by_ray", pytest.param("natively", marks=pytest.mark.full)],
 )
 def any_start(request):
     return request.getfixturevalue(request.param)
@@ -305,8 +305,8 @@ def two_nodes(request):
     return request.getfixturevalue(request.param)
 
 
-def astray(found):
-    """(node, variable) where a rank does not hold what the plan gives its node, or holds what it does not give it."""
+def misplaced_variables(found):
+    """(node, variable) where a rank lacks a variable of the plan, or has one that is not planned."""
     planned = {name: node["env"] for name, node in found.plan["nodes"].items()}
     every = {name for env in planned.values() for name in env}
     return {
@@ -317,19 +317,19 @@ def astray(found):
     }
 
 
-def test_two_nodes_answer_as_one_does(two_nodes, alone):
-    assert all(len(answer) >= 8 for answer in alone.answers)
-    assert alone.answers[0] != alone.answers[1]
-    assert two_nodes.answers == alone.answers
+def test_two_nodes_give_the_same_answer_as_one(two_nodes, single):
+    assert all(len(answer) >= 8 for answer in single.answers)
+    assert single.answers[0] != single.answers[1]
+    assert two_nodes.answers == single.answers
 
 
-def test_each_rank_holds_the_values_of_its_own_node(two_nodes):
+def test_each_rank_has_the_environment_of_its_node(two_nodes):
     assert {node: [dump["rank"] for dump in rank.dumps] for node, rank in two_nodes.ranks.items()} == {
         "left": [0],
         "right": [1],
     }
     assert all(rank.dumps[0]["hostname"] == node for node, rank in two_nodes.ranks.items())
-    assert astray(two_nodes) == set()
+    assert misplaced_variables(two_nodes) == set()
 
 
 def test_the_api_key_stays_on_the_head(two_nodes):
@@ -337,7 +337,7 @@ def test_the_api_key_stays_on_the_head(two_nodes):
     assert "VLLM_API_KEY" not in two_nodes.ranks["right"].environ
 
 
-def test_every_socket_is_on_the_interconnect_or_at_home(any_start):
+def test_every_socket_is_on_the_interconnect_or_loopback(any_start):
     for node, rank in any_start.ranks.items():
         host_ip = any_start.plan["nodes"][node]["env"]["VLLM_HOST_IP"]
         for socket in rank.sockets:
@@ -348,7 +348,7 @@ def test_every_socket_is_on_the_interconnect_or_at_home(any_start):
     assert any(":8000 " in socket for socket in head)
 
 
-def test_ray_has_no_dashboard_and_no_stranger(by_ray):
+def test_ray_has_no_dashboard_and_refuses_strangers(by_ray):
     assert not any(":8265 " in socket for rank in by_ray.ranks.values() for socket in rank.sockets)
     answers = by_ray.asked_ray
     assert (answers["member"].returncode, answers["member"].stdout.strip()) == (0, "2")
@@ -360,14 +360,14 @@ def test_ray_has_no_dashboard_and_no_stranger(by_ray):
 
 
 @pytest.mark.full
-def test_one_node_needs_no_ray_and_two_may_do_without(alone, natively):
-    for found in (alone, natively):
+def test_one_node_needs_no_ray_and_two_can_work_without_it(single, natively):
+    for found in (single, natively):
         lines = [line for rank in found.ranks.values() for line in rank.processes]
         assert not [line for line in lines if "ray::" in line or "raylet" in line or "gcs_server" in line]
         assert {node["ray"] for node in found.status["nodes"]} == {None}
 
 
-def test_ptxas_is_in_place_before_the_engine_says_a_word(any_start):
+def test_ptxas_is_in_place_before_the_engine_logs_anything(any_start):
     for rank in any_start.ranks.values():
         assert rank.ptxas["resolves"], rank.ptxas
         assert rank.ptxas["target"] == "/usr/local/cuda/bin/ptxas"
@@ -375,14 +375,14 @@ def test_ptxas_is_in_place_before_the_engine_says_a_word(any_start):
         phase_lines = [number for number, (_, line) in enumerate(rank.log) if line.startswith("[sparkcluster] phase=")]
         placed = rank.at("[sparkcluster] phase=ptxas ")
         assert "ptxas-blackwell -> /usr/local/cuda/bin/ptxas" in rank.log[placed][1]
-        # The image's own entrypoint shows a banner; from then on the launcher alone speaks until all is in place.
+        # The image's entrypoint shows a banner; after that only the launcher logs until everything is in place.
         assert phase_lines == list(range(phase_lines[0], phase_lines[-1] + 1))
         assert placed < phase_lines[-1] < len(rank.log) - 1
         engine_spoke = dt.datetime.fromisoformat(rank.log[phase_lines[-1] + 1][0]).timestamp()
         assert rank.ptxas["made"] < engine_spoke
 
 
-def test_containers_have_no_more_power_than_they_need(any_start):
+def test_containers_have_only_the_capabilities_that_they_need(any_start):
     for rank in any_start.ranks.values():
         host = rank.inspected["HostConfig"]
         assert host["Privileged"] is False
@@ -391,7 +391,7 @@ def test_containers_have_no_more_power_than_they_need(any_start):
         assert host["CapAdd"] in (["SYS_NICE"], ["CAP_SYS_NICE"])
 
 
-def test_secrets_are_shown_to_nobody(any_start):
+def test_secrets_never_appear_in_output(any_start):
     secrets = [*SECRETS.values(), *([any_start.token] if any_start.token else [])]
     for secret in secrets:
         assert not [line for line in any_start.command_lines if secret in line]
@@ -404,11 +404,11 @@ def test_secrets_are_shown_to_nobody(any_start):
         assert {mode for mode, _ in rank.secret_files} <= {"600", "400"}, rank.secret_files
 
 
-def test_the_endpoint_asks_for_its_key(any_start):
+def test_the_endpoint_requires_its_key(any_start):
     assert any_start.keyless == "401"
 
 
-def test_up_again_changes_nothing_and_status_agrees(any_start):
+def test_a_second_up_changes_nothing_and_status_agrees(any_start):
     again = any_start.again.json
     assert (again["changed"], again["release"]) == (False, 1), any_start.again.err
     assert any_start.status["state"] == "serving"
@@ -421,8 +421,8 @@ def test_down_leaves_nothing(any_start):
 
 
 @pytest.mark.full
-def test_an_engine_through_silence_an_upgrade_a_freeze_and_the_death_of_its_head(lab, cli, variant, ranks, image):
-    """The answers of a seeded model at temperature 0 are the same before an upgrade, after, and after the way back."""
+def test_an_engine_survives_an_outage_an_upgrade_a_freeze_and_the_death_of_its_head(lab, cli, variant, ranks, image):
+    """The answers of a seeded model at temperature 0 are the same before an upgrade, after it, and after the rollback."""
     path = variant(lab, playbook={"executor": "ray", "verify": {"timeout_s": 20}})
     head, worker = lab.sparks
 
@@ -451,14 +451,14 @@ def test_an_engine_through_silence_an_upgrade_a_freeze_and_the_death_of_its_head
     assert images_of(settled(lab, cli, ranks, path)) == old
     assert answer() == expected
 
-    # the API server of a frozen engine says that all is well, for ever
+    # the API server of a frozen engine reports healthy without limit
     lab.fault("left", "kill-engine")
     health = ["curl", "-s", "-m", "5", "-o", "/dev/null", "-w", "%{http_code}", f"http://{head.host}:8000/health"]
     assert head.run(health).stdout == "200"
     assert cli("status", path, "--json").json["state"] == "degraded"
     assert problems() == {("RUN-003", "left")}
 
-    # a worker ends by itself: Ray would drain for 30 s, and then kill the engine's processes
+    # a worker exits on its own: Ray would drain for 30 s, and then kill the engine's processes
     head.run(["docker", "kill", container(head)])
     name = container(worker)
     worker.run(["docker", "stop", "--time", "60", name])

@@ -20,11 +20,11 @@ BARE = """
 bare: true
 sparks: [{name: spark-1a2b, ports: p1}, {name: spark-3c4d, ports: p1}]
 """
-# The life of a cluster: command, what is typed, and the exit code. LAB and YES are flags that a reader leaves out.
+# The life of a cluster: command, typed line, and exit code. LAB and YES are flags that the pages omit.
 LAB, YES = "--name {lab}", "--yes"
 LIFE = [
     ("key", "sparkcluster key mine.yaml", "", 0),
-    ("", "sparkcluster preflight mine.yaml", YES, 0),  # what lab up wrote is accepted, in its own file
+    ("", "sparkcluster preflight mine.yaml", YES, 0),  # the inventory written by lab up is accepted, in its file
     ("lab", 'sudo "$(command -v sparkcluster)" lab fault spark-2 mtu 1500', LAB, 0),
     ("preflight", "sparkcluster preflight mine.yaml", "", 1),
     ("", "sudo sparkcluster lab heal", LAB, 0),
@@ -51,7 +51,7 @@ SET_UP = [
 
 @pytest.fixture
 def place(tmp_path):
-    """Where the examples are run; ``sudo`` is nobody's there."""
+    """The directory and user for the examples; ``sudo`` is omitted there."""
     made = examples.Place(tmp_path / "home")
     sudo = made.home / ".bin/sudo"
     sudo.write_text('#!/bin/sh\nexec "$@"\n')
@@ -60,7 +60,7 @@ def place(tmp_path):
 
 
 def walk(place, lab, steps, **flags):
-    """Run the steps in order; what differs from the examples, by command."""
+    """Run the steps in order; returns differences from the examples, by command."""
     network = f"{lab.state.gateway.rpartition('.')[0]}."
     wrong = {}
     for name, line, more, expected in steps:
@@ -75,7 +75,7 @@ def walk(place, lab, steps, **flags):
 
 
 @pytest.mark.full
-def test_the_examples_of_a_cluster_are_what_its_commands_write(make_lab, place):
+def test_examples_with_a_cluster_match_the_output_of_their_commands(make_lab, place):
     lab = make_lab(READY)
     inventory = yaml.safe_load(lab.inventory.read_text()) | {"cluster": "pair", "playbook": "tiny"}
     del inventory["ignore"]
@@ -87,7 +87,7 @@ def test_the_examples_of_a_cluster_are_what_its_commands_write(make_lab, place):
 
 
 @pytest.mark.full
-def test_the_examples_of_setting_up_are_what_its_commands_write(make_lab, place):
+def test_examples_of_setup_match_the_output_of_their_commands(make_lab, place):
     lab = make_lab(BARE, engine="none")
     for spark in lab.sparks:
         answers_on_its_cables(spark)

@@ -1,4 +1,4 @@
-"""Every fault ends an ``up`` with its name, and a group that is all up or all down. Stub engine."""
+"""Every fault ends an ``up`` with an error that names it, and the group is either up or down as a whole. Stub engine."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ SLOW = {"env": {"STUB_FAULT": "slow-start=60"}, "verify": {"pause_s": 1}}
 
 @pytest.fixture
 def loading(lab, cli, variant):
-    """An ``up`` in the middle of loading weights on both nodes."""
+    """An ``up`` that is loading weights on both nodes."""
     up = cli.start("up", variant(lab, playbook=SLOW))
     up.wait_for("loading weights")
     return up
 
 
 def ended(up, *words):
-    """The ``up`` failed, and its one error line holds all ``words``."""
+    """The ``up`` failed, and its only error line contains all ``words``."""
     done = up.wait()
     error = [line for line in done.err.splitlines() if line.startswith("error: ")]
     assert done.code == 1, done
@@ -33,11 +33,11 @@ def none_left(ranks, lab):
     assert ranks(lab) == {spark.name: [] for spark in lab.sparks}
 
 
-def test_a_worker_that_is_killed_ends_the_launch_and_its_head(loading, lab, ranks, cli):
+def test_a_killed_worker_ends_the_launch_and_the_head(loading, lab, ranks, cli):
     lab.fault("right", "kill-worker")
     done = ended(loading, "right", "SIGKILL")
     none_left(ranks, lab)
-    # The ranks are gone and their words are not.
+    # The ranks are removed, but their logs are saved.
     hint = " ".join(line for line in done.err.splitlines() if line.startswith(("hint: ", "log: ")))
     assert "--failed" in hint
     assert "died unexpectedly" in cli("logs", lab.inventory, "left", "--failed").ok().out
@@ -47,8 +47,8 @@ def test_a_worker_that_is_killed_ends_the_launch_and_its_head(loading, lab, rank
 
 
 @pytest.mark.full
-def test_an_engine_killed_between_its_answers_is_found_though_health_says_200(lab, cli, variant, ranks):
-    # The second question is far enough from the first for the fault, and only that one can tell.
+def test_an_engine_killed_between_its_two_answers_is_detected_although_health_returns_200(lab, cli, variant, ranks):
+    # The second request is late enough for the fault, and only it can detect it.
     up = cli.start("up", variant(lab, playbook={"verify": {"pause_s": 6}}))
     up.wait_for("API ready")
     wait_for_answer(lab.sparks[0])
@@ -60,7 +60,7 @@ def test_an_engine_killed_between_its_answers_is_found_though_health_says_200(la
 
 
 def http(spark, path):
-    """Status of a GET on the Spark's own API."""
+    """Status of a GET on the Spark's API."""
     code = "import sys, urllib.request as u; print(u.urlopen(sys.argv[1], timeout=5).status)"
     return int(spark.run(["python3", "-c", code, f"http://{spark.host}:8000{path}"]).stdout)
 
@@ -78,7 +78,7 @@ def wait_for_answer(spark):
 
 
 @pytest.mark.full
-def test_what_a_hanging_node_kept_is_said_and_cleaned_by_the_next_up(loading, lab, cli, ranks):
+def test_leftovers_on_a_hanging_node_are_reported_and_removed_by_the_next_up(loading, lab, cli, ranks):
     lab.fault("right", "ssh-hang")
     loading.wait_for("right: no report for 7 s")
     lab.fault("left", "kill-worker")
@@ -86,14 +86,14 @@ def test_what_a_hanging_node_kept_is_said_and_cleaned_by_the_next_up(loading, la
     assert "sparkcluster down" in done.err
     assert ranks(lab)["left"] == []
     lab.heal()
-    # Without its head the rank that could not be reached ends by itself.
+    # Without its head the unreachable rank exits automatically.
     until(lambda: all(state != "running" for _, _, state in ranks(lab)["right"]))
     cli("up", lab.inventory).ok()
     assert cli("status", lab.inventory, "--json").ok().json["state"] == "serving"
     assert [len(found) for found in ranks(lab).values()] == [1, 1]
 
 
-def test_a_cable_that_is_pulled_is_named(loading, lab, ranks):
+def test_a_pulled_cable_is_reported(loading, lab, ranks):
     lab.fault("right", "cable-out")
     done = ended(loading, "right", "no carrier", "cable")
     assert "fast0" in done.err or "fast1" in done.err
@@ -101,8 +101,8 @@ def test_a_cable_that_is_pulled_is_named(loading, lab, ranks):
 
 
 @pytest.mark.full
-def test_a_port_that_is_taken_after_the_checks_is_named(lab, cli, variant, ranks):
-    """The launcher's setup is the last moment: vLLM binds its port before it loads anything."""
+def test_a_port_taken_after_the_checks_is_reported(lab, cli, variant, ranks):
+    """The launcher's setup is the last chance: vLLM binds its port before it loads anything."""
     up = cli.start("up", variant(lab, playbook={"setup": ["sleep 6"]}), "--yes")
     up.wait_for("setup 1/1")
     lab.fault("left", "port-busy", "8000")
@@ -120,7 +120,7 @@ ENGINE_FAULTS = {
 
 @pytest.mark.full
 @pytest.mark.parametrize("fault", ENGINE_FAULTS)
-def test_an_engine_that_fails_by_itself_is_named(fault, lab, cli, variant, ranks):
+def test_an_engine_that_fails_without_a_fault_of_the_cluster_is_reported(fault, lab, cli, variant, ranks):
     up = cli.start("up", variant(lab, playbook={"env": {"STUB_FAULT": fault}}))
     ended(up, *ENGINE_FAULTS[fault])
     none_left(ranks, lab)
@@ -128,7 +128,7 @@ def test_an_engine_that_fails_by_itself_is_named(fault, lab, cli, variant, ranks
 
 @pytest.mark.full
 @pytest.mark.parametrize("fault", ["hang-load", "hang-serve"])
-def test_an_engine_that_hangs_ends_with_the_limit_and_a_suspect(fault, lab, cli, variant, ranks):
+def test_a_hanging_engine_times_out_with_a_suspect(fault, lab, cli, variant, ranks):
     path = variant(lab, playbook={"env": {"STUB_FAULT": fault}, "verify": {"timeout_s": 8}})
     up = cli.start("up", path, "--timeout", "12")
     ended(up, "left")
@@ -143,7 +143,7 @@ def serving(lab, cli):
 
 
 def degraded_then_serving(lab, cli, ranks):
-    """``status`` says that it is not well, and ``up`` again ends serving, with new ranks on every node."""
+    """``status`` reports a problem, and a second ``up`` serves, with new ranks on every node."""
     before = {rank[0] for found in ranks(lab).values() for rank in found}
     status = cli("status", lab.inventory, "--json")
     assert status.code == 1, status
@@ -159,14 +159,14 @@ def degraded_then_serving(lab, cli, ranks):
 
 
 @pytest.mark.full
-def test_an_engine_that_died_while_serving_is_degraded_and_up_mends_it(serving, cli, ranks):
+def test_an_engine_that_died_while_serving_is_degraded_and_up_restarts_it(serving, cli, ranks):
     serving.fault("left", "kill-engine")
     assert http(serving.sparks[0], "/health") == 200
     degraded_then_serving(serving, cli, ranks)
 
 
 @pytest.mark.full
-def test_a_pulled_cable_while_serving_is_degraded_and_down_says_what_it_cannot_reach(serving, cli, ranks):
+def test_a_cable_pulled_while_serving_is_degraded_and_down_names_the_unreachable_node(serving, cli, ranks):
     serving.fault("right", "cable-out")
     assert cli("status", serving.inventory, "--json").json["state"] == "degraded"
     serving.heal()

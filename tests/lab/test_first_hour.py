@@ -1,7 +1,7 @@
 """``docs/first-hour.md``, line by line, on two virtual Sparks with both image stores and a registry.
 
-Changed for the lab: ``spark-1`` and ``spark-2`` are reached by an ``ssh`` that knows the lab's keys, ``sudo`` is nobody's
-there (the user is root), and ``--yes`` accepts the lab's playbook.
+Changed for the lab: ``spark-1`` and ``spark-2`` are reached by an ``ssh`` with the lab's keys, ``sudo`` is omitted (the
+user is root), and ``--yes`` accepts the lab's playbook.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def shell(lab, variant, tmp_path):
     with registry_of(lab) as registry:
         reference = registry.add("first-hour", images.archive("stub"), platforms=True)
         (home / "mine.yaml").write_text(variant(lab, playbook={"image": reference}).read_text())
-        run("sparkcluster preflight mine.yaml --yes || true")  # whoever wrote the inventory knows what it asks for
+        run("sparkcluster preflight mine.yaml --yes || true")  # the author of the inventory knows its permissions
         yield run
     for spark in lab.sparks:
         spark.run(["sh", "-c", "docker image rm -f $(docker images -q)"], check=False)
@@ -96,7 +96,7 @@ def observed(files):
 
 
 @pytest.mark.full
-def test_each_line_of_the_page_runs_and_the_bundles_have_every_item(shell):
+def test_each_command_of_the_page_runs_and_the_bundles_have_every_item(shell):
     assert [step for step, reason, _ in BLOCKS if reason] == [9]
     for _, reason, lines in BLOCKS:
         for line in [] if reason else lines:

@@ -1,6 +1,6 @@
-"""What ``fit`` says of the KV cache, and then what vLLM logs: real configs, real safetensors, random weights.
+"""The KV cache that ``fit`` predicts, compared with vLLM's log: real configs, real safetensors, random weights.
 
-Two of the rows of docs/internals/fit.md. Every prediction is written to a file before the engine is started.
+Every prediction is written to a file before the engine is started.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ LOGGED = re.compile(r"KV cache size: ([\d,]+) tokens, Maximum concurrency for 1,
 
 
 @dataclasses.dataclass(frozen=True)
-class Told:
+class Capacity:
     """Tokens and requests of full context."""
 
     tokens: int
@@ -102,10 +102,10 @@ class Told:
 
 @pytest.fixture(scope="module")
 def engine(make_lab):
-    """``engine(what, document)``: run fit_engine.py in a container of the real engine; what it wrote."""
+    """``engine(what, document)``: run fit_engine.py in a container of the real engine; returns its output."""
     lab = make_lab(1, engine="vllm")
     image = yaml.safe_load(lab.playbook.read_text())["image"]
-    # The Spark's own disk, as its first process sees it.
+    # The Spark's disk, as seen by its first process.
     folder = Path(f"/proc/{lab.sparks[0].pid}/root/root/fit")
     folder.mkdir()
     shutil.copy(HERE / "fit_engine.py", folder)
@@ -132,7 +132,7 @@ def made(engine):
 
 
 def predicted(path, ranks, **changed):
-    """What ``fit`` says, of the files alone; ``changed`` are keys of config.json that are read wrongly."""
+    """The prediction of ``fit``, from the files only; ``changed`` are keys of config.json to change."""
     read = from_path(path)
     config = parse({**read.config, **changed}, str(path))
     started = EngineSettings(
@@ -146,11 +146,11 @@ def predicted(path, ranks, **changed):
         state_dtype="float32",
     )
     found = layout(config, started)
-    return Told(found.tokens(POOL), found.concurrency(POOL))
+    return Capacity(found.tokens(POOL), found.concurrency(POOL))
 
 
 @pytest.mark.parametrize(("family", "ranks"), CASES)
-def test_vllm_logs_what_was_predicted(engine, made, family, ranks):
+def test_vllm_logs_the_predicted_sizes(engine, made, family, ranks):
     path = made[family]
     prediction = predicted(path, ranks)
     note = path / f"predicted-{ranks}.json"
@@ -175,7 +175,7 @@ def test_vllm_logs_what_was_predicted(engine, made, family, ranks):
     )
     found = LOGGED.search(log)
     assert found, log[-6000:]
-    logged = Told(int(found[1].replace(",", "")), float(found[2]))
+    logged = Capacity(int(found[1].replace(",", "")), float(found[2]))
 
     assert note.stat().st_mtime <= before
     assert prediction.near(logged), f"{family}, {ranks} ranks: predicted {prediction}, logged {logged}"

@@ -1,7 +1,7 @@
-"""One address for all models: what is asked for is loaded, what idles or has to make room is unloaded. Stub engine.
+"""One address for all models: requested models are loaded; idle ones, or ones that must free memory, are unloaded. Stub engine.
 
-The tests share a cluster and go on where the one before ended. ``base`` serves on both Sparks and ``embed`` on the
-first; of ``coder`` and ``writer`` the second has room for one.
+The tests share a cluster; each continues in the state that the previous one left. ``base`` serves on both Sparks and
+``embed`` on the first; the second has memory for either ``coder`` or ``writer``.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def inventory(shared_lab, module_variant):
 
 @pytest.fixture(scope="module")
 def run(inventory, module_cli):
-    """``run(command, …)``: the document of a command on the inventory, which has to end well."""
+    """``run(command, …)``: the document of a command on the inventory, which must succeed."""
 
     def do(command, *words):
         return module_cli(command, inventory, *words, "--json", env=KEYS).ok().json
@@ -104,7 +104,7 @@ def test_names_aliases_and_auto_reach_their_model_with_a_key_that_may_use_it(gat
     assert running(shared_lab, second).keys() == {"base"}
 
 
-def test_64_streams_at_once_are_those_of_the_engine_byte_for_byte(gateway, shared_lab, first):
+def test_64_concurrent_streams_equal_the_engines_streams_byte_for_byte(gateway, shared_lab, first):
     direct = backends(shared_lab)["base"][0]
     argv = ["python3", "-c", STREAMS, KEYS["ALL_KEY"], direct, f"http://{gateway.host}:{gateway.port}"]
     equal, different, least = first.run(argv, timeout_s=150).stdout.split()
@@ -112,7 +112,7 @@ def test_64_streams_at_once_are_those_of_the_engine_byte_for_byte(gateway, share
     assert int(least) > 100 * 100
 
 
-def test_a_model_is_loaded_by_a_stream_that_is_told_so_meanwhile(gateway, shared_lab, second):
+def test_a_streamed_request_loads_the_model_and_gets_comments_during_the_load(gateway, shared_lab, second):
     answer = Asking(gateway, "writer", stream=True)
     waits = Asking(gateway, "writer")
     until(lambda: gateway.state("writer") == "starting")
@@ -129,7 +129,7 @@ def test_a_model_is_loaded_by_a_stream_that_is_told_so_meanwhile(gateway, shared
     assert running(shared_lab, second).keys() == {"base", "writer"}
 
 
-def test_after_the_gateway_and_all_guards_are_killed_what_runs_goes_on(gateway, shared_lab, first, second):
+def test_running_models_survive_a_kill_of_the_gateway_and_all_guards(gateway, shared_lab, first, second):
     before = running(shared_lab, second)
     for spark, program in (
         (first, "gateway/[g]ateway.py"),
@@ -148,7 +148,7 @@ def test_after_the_gateway_and_all_guards_are_killed_what_runs_goes_on(gateway, 
     assert running(shared_lab, second) == before
 
 
-def test_an_unload_lets_what_is_in_flight_finish(gateway, shared_lab, second, run):
+def test_an_unload_waits_for_requests_in_flight(gateway, shared_lab, second, run):
     container = running(shared_lab, second)["writer"]
     second.run(["docker", "exec", container, "sh", "-c", f"echo slow=5 > {CONTROL}"])
     stream = Asking(gateway, "writer", stream=True, max_tokens=30, ignore_eos=True)
@@ -161,7 +161,7 @@ def test_an_unload_lets_what_is_in_flight_finish(gateway, shared_lab, second, ru
     until(lambda: "writer" not in running(shared_lab, second))
 
 
-def test_an_engine_that_dies_while_it_loads_ends_the_wait_with_the_reason(gateway, shared_lab, second, run):
+def test_an_engine_that_dies_during_a_load_ends_the_wait_with_the_reason(gateway, shared_lab, second, run):
     stream = Asking(gateway, "writer", stream=True)
     container = until(lambda: running(shared_lab, second).get("writer"))
     second.run(["docker", "kill", container])
@@ -176,7 +176,7 @@ def test_an_engine_that_dies_while_it_loads_ends_the_wait_with_the_reason(gatewa
 
 
 @pytest.mark.full
-def test_what_is_loaded_by_hand_is_unloaded_once_it_idles(gateway, shared_lab, second, run):
+def test_a_manually_loaded_model_is_unloaded_when_idle(gateway, shared_lab, second, run):
     run("load", "coder")
     until(lambda: gateway.state("coder") == "ready")
     until(lambda: "coder" not in running(shared_lab, second), limit_s=60)
@@ -184,7 +184,7 @@ def test_what_is_loaded_by_hand_is_unloaded_once_it_idles(gateway, shared_lab, s
 
 
 @pytest.mark.full
-def test_of_two_models_without_room_for_both_one_makes_room_after_a_minute(gateway, shared_lab, second, run):
+def test_if_only_one_of_two_models_fits_the_idle_one_is_unloaded_after_a_minute(gateway, shared_lab, second, run):
     run("load", "writer")
     until(lambda: gateway.state("writer") == "ready")
     asks, seen = Asking(gateway, "coder"), []
@@ -199,7 +199,7 @@ def test_of_two_models_without_room_for_both_one_makes_room_after_a_minute(gatew
 
 
 @pytest.mark.full
-def test_a_node_that_is_lost_takes_only_its_own_models_with_it(gateway, shared_lab, second, run):
+def test_a_lost_node_stops_only_the_models_on_it(gateway, shared_lab, second, run):
     second.kill()
     for _ in range(4):
         assert gateway.chat("base").json["model"] == "base"

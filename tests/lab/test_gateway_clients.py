@@ -1,4 +1,4 @@
-"""The clients of OpenAI and Anthropic, as PyPI has them, at a gateway before the real engine."""
+"""The OpenAI and Anthropic client libraries from PyPI, with a gateway in front of the real engine."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_chat_embeddings_and_a_second_chat_model_answer_the_clients_of_openai_an
         streamed, text, model = found[name]
         assert (model, text) == (name, streamed)
         assert text
-    # 64 at once, each whole
+    # 64 concurrent streams, each complete
     assert found["streams"] == [found["second"][0]] * 64
     assert found["embed"][0] == found["embed"][1] > 0
     assert found["anthropic"].strip()

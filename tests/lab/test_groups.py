@@ -1,4 +1,4 @@
-"""Groups of every shape on virtual Sparks: replicas, a ring, and an image of another user. Stub engine."""
+"""Groups of every shape on virtual Sparks: replicas, a ring, and an image with a non-root user. Stub engine."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def four(make_lab):
 
 
 def words(cli, inventory, prompt="Say something", *more):
-    """What a cluster answers."""
+    """A cluster's answer."""
     return cli("ask", inventory, prompt, "--max-tokens", "12", *more).ok().out.strip()
 
 
@@ -25,14 +25,14 @@ def running(ranks, lab):
 
 @pytest.fixture
 def quad(four, clean):
-    """The four, with nothing on them."""
+    """The four Sparks, empty."""
     clean(four)
     yield four
     clean(four)
 
 
 @pytest.mark.full
-def test_four_sparks_serve_as_two_replicas_of_which_a_dead_one_is_brought_back(quad, make_cli, variant, ranks):
+def test_four_sparks_serve_two_replicas_and_a_dead_replica_is_restarted(quad, make_cli, variant, ranks):
     cli = make_cli()
     names = [spark.name for spark in quad.sparks]
     groups = [{"name": "east", "nodes": names[:2]}, {"name": "west", "nodes": names[2:]}]
@@ -66,7 +66,7 @@ def test_four_sparks_serve_as_two_replicas_of_which_a_dead_one_is_brought_back(q
 
 
 @pytest.mark.full
-def test_a_replica_that_fails_to_come_up_leaves_the_other_serving(quad, make_cli, variant, ranks):
+def test_a_replica_that_fails_to_start_leaves_the_other_serving(quad, make_cli, variant, ranks):
     cli = make_cli()
     names = [spark.name for spark in quad.sparks]
     groups = [{"name": "east", "nodes": names[:2]}, {"name": "west", "nodes": names[2:]}]
@@ -95,7 +95,7 @@ sparks:
 
 
 @pytest.mark.full
-def test_a_ring_of_three_serves(make_lab, make_cli, ranks):
+def test_a_ring_of_three_nodes_serves(make_lab, make_cli, ranks):
     ring = make_lab(RING)
     cli = make_cli()
     plan = cli("plan", ring.inventory, "--json").ok().json
@@ -117,8 +117,8 @@ def test_a_ring_of_three_serves(make_lab, make_cli, ranks):
 
 
 @pytest.mark.full
-def test_an_image_whose_user_is_not_root_serves_and_keeps_its_caches(make_lab, make_cli):
-    """Like vLLM's own images, with ``vllm serve`` as entrypoint."""
+def test_an_image_with_a_non_root_user_serves_and_keeps_its_caches(make_lab, make_cli):
+    """Like vLLM's images, with ``vllm serve`` as entrypoint."""
     lab = make_lab("sparks: [{name: left}, {name: right}]\n")
     builds.replace(lab, changes={"User": "2000", "Entrypoint": ["vllm", "serve"], "Cmd": None, "Labels": {}})
     cli = make_cli()

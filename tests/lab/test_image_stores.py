@@ -1,4 +1,4 @@
-"""An image goes between the stores of real engines; where a Spark has all layers but the top one, it costs that layer."""
+"""Images are copied between the stores of real Docker engines; if a Spark has all layers except the top one, only that layer is copied."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ def shared_lab(make_mixed_lab):
 
 
 def top(seed):
-    """Text of a layer that hardly shrinks."""
+    """Text of a nearly incompressible layer."""
     return random.Random(seed).randbytes(TOP_BYTES // 2).hex()
 
 
 @pytest.fixture
 def update(lab, registry, cli, variant):
-    """Puts an image on two Sparks, by its name, and another one with the same layers but the top one on the first.
+    """Puts an image on two Sparks, and on the first one an image with the same name and layers except the top one.
 
-    Returns how ``stage`` of that on both is started.
+    Returns a function that starts ``stage`` of it on both.
     """
     hosts = {spark.name: spark.host for spark in lab.sparks}
 
@@ -64,7 +64,7 @@ def runs(spark, reference):
 
 @pytest.mark.full
 @pytest.mark.parametrize("source", ["o", "o26", "c", "o28", "c28"])
-def test_an_image_goes_from_each_store_to_all_others_and_starts(lab, registry, cli, variant, source):
+def test_an_image_is_copied_from_each_kind_of_store_to_all_others_and_starts(lab, registry, cli, variant, source):
     reference = registry.add("whole", images.archive("stub"), more=source)
     lab.spark(source).run(["docker", "pull", "--quiet", reference], timeout_s=120)
     registry.down = True
@@ -83,7 +83,7 @@ def test_an_image_goes_from_each_store_to_all_others_and_starts(lab, registry, c
         ("o26", "c"),
     ],
 )
-def test_a_changed_top_layer_moves_that_layer(lab, update, source, target):
+def test_a_changed_top_layer_copies_only_that_layer(lab, update, source, target):
     old, new, stage = update(source, target)
     sparks = [lab.spark(name) for name in (source, target)]
     before = [bytes_on_rails(spark, way) for spark, way in zip(sparks, ("tx", "rx"), strict=True)]
@@ -97,7 +97,7 @@ def test_a_changed_top_layer_moves_that_layer(lab, update, source, target):
     assert runs(sparks[1], new)
     assert runs(sparks[1], old)
     saved = sparks[1].run(["sh", "-c", f"docker save {new} | tar t | grep -cE 'blobs/sha256/.|layer.tar'"]).stdout
-    assert int(saved) >= 2  # the layer that was there, and the new one
+    assert int(saved) >= 2  # the previous layer, and the new one
 
 
 def has(spark, reference):
@@ -105,8 +105,8 @@ def has(spark, reference):
 
 
 @pytest.mark.full
-def test_no_half_image(lab, update):
-    """What was there still runs, the new name is not there, and the next run copies what lacks."""
+def test_an_interrupted_image_copy_leaves_no_partial_image(lab, update):
+    """The running image is kept, the new name does not exist, and the next run copies the missing layers."""
     old, new, stage = update("o", "c")
     spark = lab.spark("c")
     lab.fault("o", "slow-link", "20mbit")

@@ -1,6 +1,6 @@
-"""README on a terminal of 80 columns: from the box to tokens, with the mistakes of a first day that need nodes.
+"""README on a terminal of 80 columns: from unboxing to tokens, with the mistakes of a first day that involve nodes.
 
-Those that need none are in tests/unit/cli/test_mistakes.py.
+tests/unit/cli/test_mistakes.py has the mistakes that involve no nodes.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ SLOW = "--set env.STUB_FAULT=slow-start=60"
 
 
 class Screen(list[str]):
-    """The lines on the terminal when a command had ended, and its exit code."""
+    """The lines on the terminal after a command, and its exit code."""
 
     code: int
 
     def first(self, word: str) -> str:
-        """What the first line that begins with ``word:`` says, with the lines that it goes on in."""
+        """The text of the first line that begins with ``word:``, with its continuation lines."""
         at = next((at for at, line in enumerate(self) if line.lstrip().startswith(f"{word}: ")), None)
         assert at is not None, f"no {word}:\n{self}"
         indent = len(self[at]) - len(self[at].lstrip())
@@ -43,7 +43,7 @@ class Screen(list[str]):
 
     @property
     def words(self) -> str:
-        """All of it on one line."""
+        """The complete text as one line."""
         return " ".join(" ".join(self).split())
 
     def __str__(self) -> str:
@@ -53,16 +53,16 @@ class Screen(list[str]):
 
 
 class Typist(Desk):
-    """Somebody at a laptop: bare Sparks in its network, README, and a shell."""
+    """A user at a laptop: bare Sparks in its network, README, and a shell."""
 
     def open(self, line, **env):
-        """A line is typed, and still runs."""
+        """Type a line whose command keeps running."""
         return Shell(
             line, self.command_line.home, {**KEY, **env}, prefix=("nsenter", f"--net=/run/netns/{self.laptop}")
         )
 
     def type(self, line, code, *, answers=(), **env):
-        """Type a line, and ``answers`` as pairs of question and answer; what is on the screen in the end."""
+        """Type a line, and ``answers`` as pairs of question and answer; returns the final screen."""
         with self.open(line, **env) as terminal:
             for question, answer in answers:
                 terminal.until(question, limit_s=LIMIT_S)
@@ -71,7 +71,7 @@ class Typist(Desk):
         screen = Screen(COLOURS.sub("", each) for each in shown(terminal.shown))
         screen.code = ended
         assert ended == code, f"{line}\n{screen}"
-        if not line.startswith(("sparkcluster ask", "sparkcluster logs")) or code:  # what a model or an engine writes
+        if not line.startswith(("sparkcluster ask", "sparkcluster logs")) or code:  # text of a model or an engine
             assert broken(screen, 80) == [], f"{line}\n{screen}"
         assert "Traceback" not in terminal.shown, screen
         return screen
@@ -84,13 +84,13 @@ def typist(make_lab, make_cli):
 
 
 def refused(screen, cause, hint):
-    """The first error says ``cause``, and the first hint begins with ``hint``; that hint."""
+    """The first error says ``cause``, and the first hint begins with ``hint``; returns that hint."""
     assert screen.first("error").startswith(cause), screen
     assert screen.first("hint").startswith(hint), screen
     return screen.first("hint")
 
 
-def test_readme_from_the_box_to_tokens_with_the_mistakes_of_a_first_day(typist, ranks):
+def test_readme_from_unboxing_to_tokens_with_the_mistakes_of_a_first_day(typist, ranks):
     lab = typist.lab
     nothing = {spark.name: [] for spark in lab.sparks}
     login = shlex.join(["--user", "spark", "-i", str(lab.identity), "--known-hosts", str(typist.known_hosts)])
@@ -131,7 +131,7 @@ def test_readme_from_the_box_to_tokens_with_the_mistakes_of_a_first_day(typist, 
     assert "interrupted; nothing is left running" in terminal.shown
     assert ranks(lab) == nothing
 
-    # a closed terminal leaves ranks that the next up goes on with
+    # a closed terminal leaves ranks that the next up continues with
     with typist.open("sparkcluster up mine.yaml") as terminal:
         terminal.until("verify   ", limit_s=LIMIT_S)
         terminal.hang_up()

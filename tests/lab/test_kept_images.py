@@ -1,4 +1,4 @@
-"""Nodes keep image and secrets of the last releases: through a prune, and no longer than they should. Stub engine."""
+"""Nodes keep image and secrets of the last releases through a prune, and no longer than necessary. Stub engine."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ docker rm changed > /dev/null
 
 @pytest.fixture
 def release(lab, cli, variant):
-    """``release(number)``: the cluster serves a release with an image and an API key of its own; image by Spark.
+    """``release(number)``: the cluster serves a release with a new image and API key; returns the image by Spark.
 
-    The name of the image before leads to the new one, as after a pull on one Spark, from where ``up`` brings it.
+    The previous name refers to the new image, as after a pull on one Spark, from which ``up`` copies it.
     """
     path = variant(lab, api={"key": {"env": "THE_KEY"}})
     reference = yaml.safe_load(lab.playbook.read_text())["image"]
@@ -55,7 +55,7 @@ def tags(lab, spark):
 
 
 def kept(cli, path):
-    """Whether each release is kept, and what of it is lost."""
+    """Whether each release is kept, and its missing parts."""
     found = cli("releases", path, "--json").ok().json["releases"]
     return {each["number"]: (each["kept"], each["lost"]) for each in found}
 
@@ -64,7 +64,7 @@ WHOLE = (True, {"image": [], "secrets": []})
 
 
 @pytest.mark.full
-def test_a_prune_leaves_the_images_of_releases_and_what_is_lost_is_shown(lab, cli, release):
+def test_prune_keeps_the_images_of_releases_and_reports_lost_images(lab, cli, release):
     first, second = release(1), release(2)
     left, right = lab.sparks
     for spark in lab.sparks:
@@ -84,7 +84,7 @@ def test_a_prune_leaves_the_images_of_releases_and_what_is_lost_is_shown(lab, cl
 
 
 @pytest.mark.full
-def test_a_rollback_brings_the_image_that_was_recorded_to_the_node_whose_tag_leads_to_another(lab, cli, release):
+def test_a_rollback_copies_the_recorded_image_to_a_node_where_the_tag_has_another_image(lab, cli, release):
     first, second = release(1), release(2)
     left, right = lab.sparks
     left.run(["docker", "tag", second["left"], f"sparkcluster/{lab.name}:000001"])
@@ -93,7 +93,7 @@ def test_a_rollback_brings_the_image_that_was_recorded_to_the_node_whose_tag_lea
 
 
 @pytest.mark.full
-def test_secrets_are_kept_for_the_nodes_user_as_long_as_their_image(lab, cli, release):
+def test_secrets_are_kept_for_the_nodes_user_while_their_image_is_kept(lab, cli, release):
     images = {number: release(number) for number in (1, 2, 3)}
     left, right = lab.sparks
     directory = f"/root/.local/state/sparkcluster/clusters/{lab.name}/releases"

@@ -1,4 +1,4 @@
-"""``up`` that is killed or interrupted at any point: the next one ends serving, with one set of containers. Stub engine."""
+"""After ``up`` was killed or interrupted at any point, the next ``up`` serves with one set of containers. Stub engine."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ STAGES = ("start", "verify", "record")
 
 
 def step(name):
-    """What ``up --json-lines`` writes when it comes to a step."""
+    """The event that ``up --json-lines`` writes at a step."""
     return '"text": "two answers, recorded' if name == "record" else f'"event": "step", "name": "{name}"'
 
 
-def serves_once_and_for_all(lab, cli, ranks, inventory=None):
-    """``up`` ends serving, with one set of containers; another changes nothing; no program of ours is left behind."""
+def serves_with_one_set(lab, cli, ranks, inventory=None):
+    """``up`` serves, with one set of containers; a second one changes nothing; none of our programs is left."""
     inventory = inventory or lab.inventory
     assert cli("up", inventory, "--json").ok().json["state"] == "serving"
     found = one_set(ranks, lab)
@@ -33,15 +33,15 @@ def serves_once_and_for_all(lab, cli, ranks, inventory=None):
 
 
 @pytest.mark.parametrize("stage", [STAGES[0], *(pytest.param(stage, marks=pytest.mark.full) for stage in STAGES[1:])])
-def test_up_after_an_up_that_was_killed_ends_serving(lab, cli, ranks, stage):
+def test_up_after_a_killed_up_serves(lab, cli, ranks, stage):
     up = cli.start("up", lab.inventory, "--json-lines")
     up.wait_for(step(stage))
     up.kill()
-    serves_once_and_for_all(lab, cli, ranks)
+    serves_with_one_set(lab, cli, ranks)
 
 
 @pytest.mark.full
-def test_down_after_a_kill_in_the_start_leaves_nothing(lab, cli, ranks):
+def test_down_after_a_kill_during_the_start_leaves_nothing(lab, cli, ranks):
     up = cli.start("up", lab.inventory, "--json-lines")
     up.wait_for(step("start"))
     up.kill()
@@ -54,7 +54,7 @@ def test_down_after_a_kill_in_the_start_leaves_nothing(lab, cli, ranks):
 
 @pytest.fixture
 def lacking(lab):
-    """The second Spark lacks the weights, and bringing them takes some seconds; it is as before afterwards."""
+    """The second Spark lacks the weights, and copying them takes some seconds; restored afterwards."""
     left, right = lab.sparks
     left.run(["dd", "if=/dev/urandom", f"of={MODEL}/more.dat", "bs=1M", "count=100"])
     right.run(["rm", "-rf", MODEL])
@@ -66,7 +66,7 @@ def lacking(lab):
 
 
 @pytest.mark.full
-def test_up_after_a_kill_in_the_middle_of_staging_goes_on(lacking, cli, ranks):
+def test_up_after_a_kill_during_staging_resumes_it(lacking, cli, ranks):
     up = cli.start("up", lacking.inventory, "--json-lines")
     up.wait_for('"state": "copying"')
     up.kill()
@@ -78,7 +78,7 @@ def test_up_after_a_kill_in_the_middle_of_staging_goes_on(lacking, cli, ranks):
 
 
 @pytest.mark.full
-def test_ctrl_c_while_staging_starts_nothing_and_the_next_up_goes_on(lacking, cli, ranks):
+def test_ctrl_c_during_staging_starts_nothing_and_the_next_up_resumes(lacking, cli, ranks):
     up = cli.start("up", lacking.inventory, "--json-lines")
     up.wait_for('"state": "copying"')
     up.kill(signal.SIGINT)
@@ -94,16 +94,16 @@ def test_ctrl_c_while_staging_starts_nothing_and_the_next_up_goes_on(lacking, cl
 
 @pytest.mark.full
 @pytest.mark.parametrize("stage", ["check", "verify"])
-def test_ctrl_c_at_any_stage_is_130_in_one_line(lab, cli, ranks, stage):
+def test_ctrl_c_at_any_stage_exits_130_with_one_line(lab, cli, ranks, stage):
     up = cli.start("up", lab.inventory, "--json-lines")
     up.wait_for(step(stage))
     up.kill(signal.SIGINT)
     done = up.wait()
     assert done.code == 130, done
     assert "Traceback" not in done.err
-    # On a busy machine the answer may come before the signal: what has answered is left as it is.
+    # On a busy machine the answer may come before the signal: a group that has answered is unchanged.
     answered = stage == "verify" and done.json.get("state") == "serving"
     assert answered or done.error["kind"] == "Interrupted"
     if not answered:
         assert ranks(lab) == {spark.name: [] for spark in lab.sparks}
-    serves_once_and_for_all(lab, cli, ranks)
+    serves_with_one_set(lab, cli, ranks)

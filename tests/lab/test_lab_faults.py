@@ -1,4 +1,4 @@
-"""Faults of the lab as they are asked for and documented; that they are found is test_preflight's."""
+"""Arguments and documentation of the lab's faults; test_preflight tests that they are found."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sparkcluster.lab.faults import FAULTS
 from sparkcluster.lab.machine import wait_until
 
 
-def test_a_fault_for_some_seconds_ends_by_itself(lab):
+def test_a_fault_with_a_duration_ends_automatically(lab):
     right = lab.sparks[1]
     lab.fault("right", "silence", "2")
     assert not right.ssh_answers()
@@ -35,7 +35,7 @@ def test_an_invalid_argument_changes_nothing(kind, args, message, lab):
     assert lab.heal() == []
 
 
-def test_the_page_of_the_lab_names_every_fault_and_what_is_only_simulated():
+def test_the_lab_page_lists_every_fault_and_everything_that_is_only_simulated():
     page = (Path(__file__).parents[2] / "docs" / "internals" / "lab.md").read_text()
     rows = [line.split("|") for line in page.replace("\\|", "/").splitlines() if line.startswith("| `")]
     documented = {}

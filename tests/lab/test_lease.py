@@ -1,4 +1,4 @@
-"""One operator at a time, over real connections: who comes second waits, who fell silent may not. Stub engine."""
+"""One operator at a time, over real connections: the second waits, and a silent one loses the lease. Stub engine."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LOCK = "/root/.local/state/sparkcluster/clusters/{}/lease.lock"
 
 @pytest.mark.full
 @pytest.mark.parametrize("seed", [1])
-def test_of_two_ups_at_once_one_serves_and_one_exits_3(lab, cli, ranks, seed):
+def test_of_two_concurrent_ups_one_serves_and_the_other_exits_3(lab, cli, ranks, seed):
     first = cli.start("up", lab.inventory, "--json")
     time.sleep(random.Random(seed).uniform(0, 0.4))
     second = cli.start("up", lab.inventory, "--json")
@@ -30,18 +30,18 @@ def test_of_two_ups_at_once_one_serves_and_one_exits_3(lab, cli, ranks, seed):
 
 
 def lapsed(lab):
-    """Wait until no node's lease is held any more, which takes 60 s without heartbeats."""
+    """Wait until no node's lease is held, which takes 60 s without heartbeats."""
     cluster = re.search(r"cluster: (\S+)", lab.inventory.read_text())[1]
 
     def free():
-        # flock(1) exits with 1 where somebody else holds the lock.
+        # flock(1) exits with 1 if another process holds the lock.
         words = ["flock", "-n", LOCK.format(cluster), "true"]
         return all(spark.run(words, check=False).returncode == 0 for spark in lab.sparks)
 
     assert wait_until(free, limit_s=120, step_s=0.5), "the lease of a stopped controller is still held"
 
 
-def test_who_comes_second_is_refused_until_the_first_is_stopped_which_finds_that_when_it_wakes(
+def test_a_second_up_is_refused_until_the_paused_first_loses_its_lease_and_notices_when_resumed(
     lab, cli, ranks, variant
 ):
     first = cli.start("up", variant(lab, playbook=SLOW), "--json")
@@ -73,7 +73,7 @@ def test_who_comes_second_is_refused_until_the_first_is_stopped_which_finds_that
 
 
 @pytest.mark.full
-def test_a_controller_that_was_stopped_makes_nothing_after_a_down(lab, cli, ranks):
+def test_a_paused_up_starts_nothing_after_a_down(lab, cli, ranks):
     first = cli.start("up", lab.inventory, "--json-lines")
     first.wait_for('"name": "start"')
     first.kill(signal.SIGSTOP)
@@ -90,8 +90,8 @@ def test_a_controller_that_was_stopped_makes_nothing_after_a_down(lab, cli, rank
 
 
 @pytest.mark.full
-def test_a_cluster_is_stopped_although_a_disk_of_it_is_full(lab, cli, ranks):
-    """What takes the lease writes over its record: a user frees space only once the engine lets go of its files."""
+def test_a_cluster_is_stopped_although_a_disk_is_full(lab, cli, ranks):
+    """The lease's record is overwritten in place: space is freed only when the engine closes its files."""
     cli("up", lab.inventory).ok()
     cli("enable", lab.inventory).ok()
     lab.fault("right", "disk-full")

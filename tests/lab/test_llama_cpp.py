@@ -1,4 +1,4 @@
-"""llama.cpp's own server, from xllamacpp's wheel, on this machine: the life of a cluster with one GGUF."""
+"""The real llama.cpp server from xllamacpp's wheel, on this machine: the life of a cluster with one GGUF."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def cli(make_cli, monkeypatch):
 
 @pytest.fixture
 def inventory(tmp_path, python):
-    """An inventory and a playbook of this machine; ``inventory(KEY=…)`` sets keys of the playbook."""
+    """An inventory and a playbook for this machine; ``inventory(KEY=…)`` sets keys of the playbook."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -104,7 +104,7 @@ def test_a_gguf_is_planned_started_verified_watched_switched_and_stopped(cli, in
     assert "1 rank removed" in down.ok().out
 
 
-def test_a_file_that_is_cut_off_is_not_started(cli, inventory, tmp_path):
+def test_a_truncated_file_is_not_started(cli, inventory, tmp_path):
     path = inventory()
     file = tmp_path / "model" / "tiny.gguf"
     file.write_bytes(file.read_bytes()[:-1])
@@ -116,7 +116,7 @@ def test_a_file_that_is_cut_off_is_not_started(cli, inventory, tmp_path):
 
 @pytest.mark.full
 def test_a_virtual_spark_serves_a_gguf_as_a_process(lab, make_cli, variant, python):
-    """By SSH, with llama.cpp's server and the file on that Spark alone; two Sparks are refused with the reason."""
+    """By SSH, with llama.cpp's server and the file on that Spark only; two Sparks are refused with the reason."""
     cli, spark = make_cli(), lab.sparks[0]
     spark.run(["python3", "-m", "venv", "--without-pip", "/opt/llama"])
     (site,) = spark.run(["sh", "-c", "echo /opt/llama/lib/python3*/site-packages"]).stdout.split()
@@ -186,7 +186,7 @@ def containers(lab, python, image, variant, monkeypatch):
 
 @pytest.mark.full
 def test_two_ggufs_in_containers_behind_a_gateway(lab, make_cli, containers, ranks):
-    """Downloaded from a hub, served, measured and watched; a rank that is killed comes back, as does one on demand."""
+    """Downloaded from a hub, served, measured and watched; a killed rank is restarted, as is one on demand."""
     cli, path, (left, right) = make_cli(), containers, lab.sparks
     cli("up", path).ok()
     gateway = Gateway(left.host, "s3cret-of-the-lab")

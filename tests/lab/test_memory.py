@@ -1,4 +1,4 @@
-"""Memory of Sparks around a rank: engines have time to release it, what they leave is named, the page cache is dropped."""
+"""Memory of Sparks: engines get time to release it, leftovers are reported, and the page cache is dropped."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ LEAK = {"env": {"STUB_FAULT": "leak=40,slow-start=60"}, "ready_timeout_s": 15}
 
 
 def left(lab):
-    """What lies in /dev/shm of every Spark that a rank may leave there."""
+    """Files of a rank left in /dev/shm of every Spark."""
     return {
         spark.name: spark.run(["sh", "-c", "ls /dev/shm | grep psm_ || true"]).stdout.split() for spark in lab.sparks
     }
@@ -24,7 +24,7 @@ def swept(lab):
 
 
 @pytest.mark.full
-def test_an_engine_whose_launch_failed_has_time_to_release_its_memory(lab, cli, variant, ranks, swept):
+def test_an_engine_whose_launch_failed_gets_time_to_release_its_memory(lab, cli, variant, ranks, swept):
     """At 3 s it was killed, and its memory stayed."""
     failed = cli("up", variant(lab, playbook=LEAK))
     assert failed.code == 1, failed
@@ -35,7 +35,7 @@ def test_an_engine_whose_launch_failed_has_time_to_release_its_memory(lab, cli, 
 
 @pytest.mark.full
 def test_weights_leave_the_page_cache_before_a_start(lab, cli, variant):
-    """A file of the model that the stub does not read again, so that its pages stay away."""
+    """The stub does not reread this file of the model, so its pages stay out of the cache."""
     for spark in lab.sparks:
         spark.run(
             ["sh", "-c", f"head -c 20000000 /dev/zero > {MODEL}/unread.bin; sync; cat {MODEL}/unread.bin > /dev/null"]
@@ -51,5 +51,5 @@ def test_weights_leave_the_page_cache_before_a_start(lab, cli, variant):
 
 
 def resident(spark):
-    """Bytes of the file that are in the page cache."""
+    """Bytes of the file in the page cache."""
     return int(spark.run(["fincore", "-b", "-n", "-o", "RES", f"{MODEL}/unread.bin"]).stdout)

@@ -10,7 +10,7 @@ STATE = "/root/.local/state/sparkcluster"
 
 
 def downloaded(name):
-    """A model in the cache, whose files have blobs, as the hub's client leaves them."""
+    """A model in the cache, with blobs as the hub's client stores them."""
     root = f"{HUB}/models--{name.replace('/', '--')}"
     return f"""
 set -e
@@ -32,7 +32,7 @@ def shared_lab(make_lab):
 
 @pytest.fixture
 def inventories(lab, variant):
-    """Of a playbook that serves lab/tiny from the cache, which ``full`` alone has; and of one that serves a directory."""
+    """Of a playbook that serves lab/tiny from the cache, which only ``full`` has; and of one that serves a directory."""
     script = f"rm -rf {HUB} {STATE}/models"
     for spark in lab.sparks:
         spark.run(["sh", "-c", script])
@@ -56,7 +56,7 @@ def listed(document):
 
 
 @pytest.mark.full
-def test_what_was_staged_is_removed_once_nothing_names_it(lab, cli, inventories):
+def test_staged_weights_are_removed_when_nothing_uses_them(lab, cli, inventories):
     serving, other = inventories
     before = {spark.name: cache(spark) for spark in lab.sparks}
     cli("stage", serving, "weights").ok()

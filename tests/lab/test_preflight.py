@@ -1,7 +1,7 @@
-"""Every cause of a silent failure that owners of Sparks have reported, put on one of three Sparks and found there.
+"""Every reported cause of a silent failure, put on one of three Sparks and found there.
 
-Faults that have nothing to do with one another are put on two Sparks at once: exactly their codes are found on exactly
-their nodes. Where the lab can carry out what a finding says to type, doing so clears it.
+Independent faults are put on two Sparks at the same time: exactly their codes are found on exactly their nodes. If the
+lab can run the remedy of a finding, it clears the finding.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ import pytest
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """One row.
+    """One fault and its expected findings.
 
     Attributes:
         node: number of the Spark that has the fault.
         fault: kind and argument of the lab's fault.
-        expect: code and severity of what is found, all on the faulty node.
-        remedy: what some line to be typed has to look like.
-        cure: which of the lines clear it when they are typed; None where the lab cannot carry them out.
-        named: whether the findings name the node; otherwise they are the cluster's.
+        expect: code and severity of the findings, all on the faulty node.
+        remedy: pattern that a line of the remedy must match.
+        cure: indices of the lines that clear it; None if the lab cannot run them.
+        named: whether the findings name the node; otherwise they are about the cluster.
     """
 
     node: int
@@ -106,7 +106,7 @@ def shared_lab(make_lab):
 
 @pytest.fixture
 def type_in(module_cli):
-    """``type_in(lab, spark, lines)``: carry out what a finding says to type, on the node or on this machine."""
+    """``type_in(lab, spark, lines)``: run the remedy of a finding, on the node or on this machine."""
 
     def do(lab, spark, lines):
         for line in lines:
@@ -129,7 +129,7 @@ def expected(lab, rows):
 
 
 def to_type(result, lab, row):
-    """The lines that the findings of a row say to type."""
+    """The commands that the findings of a row suggest."""
     codes = {code for code, _ in row.expect}
     name = lab.sparks[row.node - 1].name if row.named else None
     findings = [each for each in result.document["findings"] if each["code"] in codes and each["node"] == name]
@@ -139,8 +139,8 @@ def to_type(result, lab, row):
 @pytest.mark.parametrize(
     "batch", [name if name in PLAIN else pytest.param(name, marks=pytest.mark.full) for name in BATCHES]
 )
-def test_faults_are_found_on_their_nodes_and_nowhere_else(batch, lab, preflight, type_in):
-    """Healthy, broken, and mended by what the findings say."""
+def test_faults_are_reported_on_their_nodes_only(batch, lab, preflight, type_in):
+    """Healthy, broken, and fixed by the remedies of the findings."""
     rows = BATCHES[batch]
     assert preflight(lab.inventory).found == set()
     for row in rows:
@@ -159,8 +159,8 @@ def test_faults_are_found_on_their_nodes_and_nowhere_else(batch, lab, preflight,
 
 
 @pytest.mark.full
-def test_the_same_bytes_in_number_are_found_by_their_hash_alone(lab, preflight):
-    """A weight file of the right size with other bytes in it: only --hash, which reads all of them, can tell."""
+def test_files_of_equal_size_are_distinguished_by_hash_only(lab, preflight):
+    """A weight file of the right size with different bytes: only --hash, which reads all of them, detects it."""
     lab.fault("2", "corrupt-weights")
     assert preflight(lab.inventory).found == set()
     result = preflight(lab.inventory, "--hash")

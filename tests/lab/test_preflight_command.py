@@ -1,6 +1,6 @@
-"""``preflight`` as a command on virtual Sparks: its output in a pipe, its files, its end, and ``up`` behind it.
+"""``preflight`` as a command on virtual Sparks: output in a pipe, files, exit code, and a following ``up``.
 
-What it finds is for test_preflight.py; this is about how it tells.
+test_preflight.py tests the findings; these tests are about the output.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ def errors(document):
     )
 
 
-def test_preflight_what_is_ignored_and_up_all_have_the_same_findings(lab, cli, ranks):
+def test_preflight_and_up_report_the_same_findings_including_ignored_ones(lab, cli, ranks):
     lab.fault("right", "mtu", "1500")
     found = cli("preflight", lab.inventory, "--json")
     assert found.code == 1
@@ -35,7 +35,7 @@ def test_preflight_what_is_ignored_and_up_all_have_the_same_findings(lab, cli, r
 
 
 @pytest.mark.full
-def test_an_interrupt_ends_it_with_one_line_and_leaves_nothing_running(lab, cli):
+def test_an_interrupt_prints_one_line_and_leaves_nothing_running(lab, cli):
     lab.fault("right", "ssh-hang")
     running = cli.start("preflight", lab.inventory)
     running.wait_for("connect")

@@ -1,4 +1,4 @@
-"""Pulls on virtual Sparks with both image stores, from a registry that is slow, is cut, or requires a login."""
+"""Pulls on virtual Sparks with both image stores, from a registry that is slow, interrupted, or requires a login."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def shared_lab(make_lab):
     return make_lab("sparks: [{name: plain, image: absent}, {name: store, docker: containerd, image: absent}]\n")
 
 
-# A pull that was ended keeps what it brought for a day, by a lease in containerd.
+# An ended pull keeps its data for a day, by a lease in containerd.
 REMOVE = """
 docker image rm -f $(docker images -q)
 ctr="ctr --address /run/docker/containerd/containerd.sock --namespace moby leases"
@@ -31,7 +31,7 @@ for lease in $($ctr ls --quiet); do $ctr rm --sync $lease; done
 
 @pytest.fixture
 def registry(lab):
-    """Each test has the images of its own registry alone: what was pulled before is removed."""
+    """Each test has only the images of its registry: earlier images are removed."""
     with registry_of(lab) as made:
         yield made
     for spark in lab.sparks:
@@ -51,7 +51,7 @@ def stage(lab, cli, variant):
 
 
 def size_of(registry):
-    """Bytes of all blobs, of which one image consists."""
+    """Bytes of all blobs of the only image."""
     return sum(file.stat().st_size for file in registry._directory.glob("sha256:*"))
 
 
@@ -98,7 +98,7 @@ def test_ctrl_c_ends_a_pull_on_the_node(registry, stage, name):
 
 
 @pytest.mark.parametrize("name", ["plain"])
-def test_a_registry_that_is_cut_and_comes_back_ends_no_pull(registry, stage, name):
+def test_a_pull_survives_a_temporary_outage_of_the_registry(registry, stage, name):
     reference = registry.add("cut", images.archive("stub"))
     registry.rate_bytes_s = size_of(registry) / 6
     registry.cut_after_bytes = size_of(registry) // 3
@@ -110,7 +110,7 @@ def test_a_registry_that_is_cut_and_comes_back_ends_no_pull(registry, stage, nam
 
 
 @pytest.mark.parametrize("name", ["store"])
-def test_a_login_of_the_nodes_user_is_used(lab, registry, stage, name):
+def test_a_docker_login_of_the_nodes_user_is_used(lab, registry, stage, name):
     reference = registry.add("private", images.archive("stub"))
     registry.login = ("ada", "very-secret")
     failed = stage(name, reference).wait()

@@ -1,4 +1,4 @@
-"""Keys of playbook and inventory whose effect is on real nodes: a user, a variant, a build, commands after it is ready."""
+"""Keys of playbook and inventory with effects on real nodes: a user, a variant, a build, commands after readiness."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import yaml
 
 
 def owners(spark) -> set[str]:
-    """User IDs of the processes in the rank of a node."""
+    """User IDs of the processes in a node's rank."""
     name = spark.run(["docker", "ps", "--format", "{{.Names}}"]).stdout.split()[0]
     return set(spark.run(["docker", "exec", name, "sh", "-c", "stat -c %u /proc/[0-9]*"]).stdout.split())
 
 
-def test_a_user_a_variant_and_commands_after_a_change_which_see_an_endpoint_that_answers(lab, cli, variant, tmp_path):
+def test_a_user_a_variant_and_after_ready_commands_that_reach_a_ready_endpoint(lab, cli, variant, tmp_path):
     told = tmp_path / "told"
     command = f'python3 -c \'import os, urllib.request as r; r.urlopen(os.environ["SPARKCLUSTER_ENDPOINT"] + "/models"); open("{told}", "a").write(os.environ["SPARKCLUSTER_RELEASE"] + "\\n")\''
     playbook = {

@@ -1,4 +1,4 @@
-"""Weights from node to node along the cables: real links, of which some fail in the middle, and nothing but the look decides."""
+"""Weights are copied from node to node along the cables: real links, some of which fail during the copy."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FILE = "/root/models/tiny/merges.txt"
 FILE_BYTES = 40_000_000
 STAGING = "/root/.local/state/sparkcluster/clusters"
 
-# Tries to get something of a worker, with and without what it should not know.
+# Tries to get data from a worker, with and without the secret.
 STRANGER = """
 import http.client, json, sys
 from sparkcluster.node import receive, wire, sources
@@ -47,7 +47,7 @@ def sums(lab, names=None):
 
 
 def state(spark):
-    """What the worker on ``spark`` says of itself."""
+    """The state that the worker on ``spark`` reports."""
     found = json.loads(spark.run(["sh", "-c", f"cat {STAGING}/*/staging/*/state.json"]).stdout)
     return {"pid": found["pid"], **found["said"]}
 
@@ -58,7 +58,7 @@ def worker(spark):
 
 
 def arrived(spark):
-    """Bytes of the file that are on ``spark``, under the name that it has while it arrives."""
+    """Bytes of the partial file on ``spark``."""
     script = f"stat -c %s $(dirname {FILE})/.merges.txt.*.partial"
     return sum(map(int, spark.run(["sh", "-c", script], check=False).stdout.split()))
 
@@ -69,7 +69,7 @@ def arriving(spark, size):
 
 
 def only_the_rest_moves(lab, cli, names):
-    """Stage again: it moves to ``names`` what is not there yet, and nothing else."""
+    """Stage a second time: it copies only missing files, to ``names``."""
     there = {name: arrived(lab.spark(name)) for name in names}
     assert all(there.values())
     done = cli("stage", lab.inventory, "weights", "--json").ok().json
@@ -99,7 +99,7 @@ class TestOneSwitch:
         return make_lab(f"sparks: [{{name: a}}, {absent}]\n")
 
     @pytest.mark.full
-    def test_a_worker_that_fails_in_the_middle_is_gone_past_and_named(self, four, cli):
+    def test_a_worker_that_fails_during_a_copy_is_bypassed_and_reported(self, four, cli):
         b = four.spark("b")
         stage = cli.start("stage", four.inventory, "weights")
         arriving(b, FILE_BYTES // 4)
@@ -112,8 +112,8 @@ class TestOneSwitch:
         assert len(sums(four, "acd")) == 1
         only_the_rest_moves(four, cli, "b")
 
-    @pytest.mark.full  # a source that is gone may come back: the others wait a minute
-    def test_a_source_that_is_killed_is_named_and_what_arrived_stays(self, four, cli):
+    @pytest.mark.full  # a lost source may return: the others wait a minute
+    def test_a_killed_source_is_reported_and_received_files_are_kept(self, four, cli):
         a = four.spark("a")
         stage = cli.start("stage", four.inventory, "weights")
         arriving(four.spark("d"), FILE_BYTES // 4)
@@ -124,7 +124,7 @@ class TestOneSwitch:
         only_the_rest_moves(four, cli, "bcd")
 
     @pytest.mark.full
-    def test_a_disk_that_is_full_in_the_middle_is_named_and_the_others_complete(self, four, cli):
+    def test_a_disk_that_fills_up_during_a_copy_is_reported_and_the_other_nodes_complete(self, four, cli):
         stage = cli.start("stage", four.inventory, "weights")
         arriving(four.spark("b"), FILE_BYTES // 4)
         four.fault("b", "disk-full")
@@ -137,7 +137,7 @@ class TestOneSwitch:
         only_the_rest_moves(four, cli, "b")
 
     @pytest.mark.full
-    def test_a_byte_that_changes_between_two_nodes_names_them_and_no_copy_is_wrong(self, four, cli):
+    def test_a_byte_corrupted_between_two_nodes_names_them_and_no_copy_is_corrupt(self, four, cli):
         four.fault("b", "flip-byte", str(FILE_BYTES // 4))
         done = cli("stage", four.inventory, "weights").ok()
         assert "merges.txt from b arrived corrupt on c (wrong SHA-256); copying it again" in done.err
@@ -146,7 +146,7 @@ class TestOneSwitch:
         assert cli("stage", four.inventory, "weights", "--json").ok().json["copied"] == []
 
     @pytest.mark.full
-    def test_a_rail_that_goes_out_is_named_and_the_copy_completes_over_the_other(self, four, cli):
+    def test_a_failing_rail_is_reported_and_the_copy_completes_over_the_other(self, four, cli):
         more = f"cd $(dirname {FILE}) && for at in 1 2 3 4 5 6; do head -c {6 * MB} /dev/urandom > more-$at; done"
         four.spark("a").run(["sh", "-c", more])  # so that all streams, and both rails, have something to do
         stage = cli.start("stage", four.inventory, "weights")
@@ -159,14 +159,14 @@ class TestOneSwitch:
         assert len(sums(four)) == 1
 
     @pytest.mark.full
-    def test_ctrl_c_and_at_once_the_next_stage_goes_on(self, four, cli):
+    def test_a_stage_immediately_after_ctrl_c_resumes(self, four, cli):
         stage = cli.start("stage", four.inventory, "weights")
         arriving(four.spark("d"), FILE_BYTES // 4)
         stage.kill(signal.SIGINT)
         assert stage.wait().code == 130
         only_the_rest_moves(four, cli, "bcd")
 
-    def test_a_stranger_on_the_switch_gets_nothing_and_changes_nothing(self, four, cli, variant):
+    def test_an_unauthorized_machine_on_the_switch_gets_nothing_and_changes_nothing(self, four, cli, variant):
         a, b, c, d = four.sparks
         nodes = yaml.safe_load(four.inventory.read_text())["nodes"]
         inventory = variant(four, nodes=nodes[:3])
@@ -196,7 +196,7 @@ class TestPairs:
         return make_lab("topology: pairs\nsparks: [{}, {model: absent}, {model: absent}, {model: absent}]\n")
 
     @pytest.mark.full
-    def test_pairs_with_the_same_addresses_get_it_over_their_cables_and_one_bridge(self, four, cli, variant):
+    def test_pairs_with_identical_addresses_copy_over_their_cables_and_one_bridge(self, four, cli, variant):
         names = [spark.name for spark in four.sparks]
         groups = [{"name": "one", "nodes": names[:2]}, {"name": "two", "nodes": names[2:]}]
         inventory = variant(four, groups=groups)

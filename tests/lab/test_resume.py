@@ -1,4 +1,4 @@
-"""A copy that was killed: the next run moves only the rest. Bytes are counted on the wire."""
+"""After a killed copy the next run copies only the rest. Bytes are counted on the wire."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ def slow(lab):
 
 
 def over_a_rail(spark):
-    """The programs of ``spark`` that are connected over a rail, by process id there."""
+    """The programs of ``spark`` with a connection over a rail, by process ID."""
     lines = spark.run(["ss", "-Htnp", "state", "established"]).stdout.splitlines()
     return {pid for line in lines if "192.168.17" in line for pid in re.findall(r"pid=(\d+)", line)}
 
 
 def killed(lab, command, victim, reached):
-    """Wait until ``reached``, and kill: the operator's command, or the program of a Spark that copies."""
+    """Wait until ``reached``, and kill the operator's command, or the copying program of a Spark."""
     while not reached():
         assert command.process.poll() is None, command.wait()
         time.sleep(0.01)
@@ -63,7 +63,7 @@ def repository(lab):
 
 
 @pytest.mark.parametrize(("point", "victim"), CASES)
-def test_weights(slow, cli, variant, repository, point, victim):
+def test_a_killed_copy_of_weights_resumes_with_the_missing_bytes(slow, cli, variant, repository, point, victim):
     source, target = slow.sparks
     inventory = variant(slow, playbook={"model": {"path": None, "id": "lab/large"}})
     with Rails(slow) as rails:

@@ -1,4 +1,4 @@
-"""A second engine is one directory: Canned serves on a virtual Spark, and nothing outside of its directory knows it."""
+"""A second engine is one directory: Canned serves on a virtual Spark without any other change."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ sys.exit(console())
 
 @pytest.fixture
 def canned(cli):
-    """The command line where ``engines/`` has one directory more."""
+    """The command line with one additional directory in ``engines/``."""
     cli.program = ("-c", PROGRAM)
     return cli
 
@@ -32,7 +32,7 @@ def inventory(lab, variant):
 @pytest.mark.full
 def test_another_engine_is_planned_started_verified_watched_and_stopped(canned, inventory, ranks, lab, monkeypatch):
     monkeypatch.setenv("LAB_KEY", "s3cret")
-    canned("preflight", inventory, "--yes")  # nothing but the engine is unlike what lab up wrote
+    canned("preflight", inventory, "--yes")  # only the engine differs from lab up's inventory
     plan = canned("plan", inventory, "--json").ok().json
     assert plan["nodes"]["left"]["env"].keys().isdisjoint({"VLLM_HOST_IP", "VLLM_MARLIN_USE_ATOMIC_ADD"})
     assert plan["nodes"]["left"]["secrets"] == ["CANNED_KEY"]

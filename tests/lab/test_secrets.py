@@ -1,4 +1,4 @@
-"""Secrets are seen nowhere, what is hostile runs nothing, and a node that is away costs one time-out. Stub engine."""
+"""Secrets are visible nowhere, hostile values run nothing, and an unreachable node costs one time-out. Stub engine."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ API_KEY = "kEy-dIsTiNcTiVe-9f2c~value"
 
 
 class Watcher:
-    """Reads every command line on this machine, and so on all virtual Sparks, again and again."""
+    """Reads every command line on this machine, and so on all virtual Sparks, continuously."""
 
     def __init__(self, *words):
         self.words = [word.encode() for word in words]
@@ -46,7 +46,7 @@ class Watcher:
 
 
 def files_with(spark, word):
-    """Every file of the Spark that holds ``word``, where people and programs leave such things; and who may read it."""
+    """Files of the Spark that contain ``word``, in places where people and programs write; with the users who may read them."""
     places = [
         "/root",
         "/home",
@@ -58,19 +58,19 @@ def files_with(spark, word):
         "/dev/shm",
         "/etc",
     ]
-    # Files come and go while grep looks, and it says so by its exit code.
+    # Files appear and disappear while grep runs, which changes its exit code.
     found = spark.run(["grep", "-rlsF", "--devices=skip", "-e", word, *places], check=False).stdout.splitlines()
     nobody = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups", "test", "-r"]
     return {path: spark.run([*nobody, path], check=False).returncode == 0 for path in found}
 
 
 def kept_file(lab):
-    """Where each node keeps the secrets of release 1, for going back to it."""
+    """The file with the secrets of release 1 on each node, for a rollback."""
     return f"/root/.local/state/sparkcluster/clusters/{lab.name}/releases/000001.env"
 
 
 def post(spark, key=None):
-    """Status of a completion asked from this machine."""
+    """Status of a completion requested from this machine."""
     body = {"model": "tiny", "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 2}
     headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {key}"} if key else {})
     request = urllib.request.Request(
@@ -85,7 +85,7 @@ def post(spark, key=None):
 
 
 def commands(inventory):
-    """Whatever may tell something of a cluster, in the order of its life."""
+    """All commands that show something about a cluster, in the order of its life."""
     yield from (("plan", inventory), ("plan", inventory, "--json"))
     yield from (("up", inventory, "--json-lines", "--yes"), ("up", inventory, "--json"))
     yield from (("status", inventory), ("status", inventory, "--json"), ("releases", inventory, "--json"))
@@ -93,7 +93,7 @@ def commands(inventory):
     yield from (("logs", inventory), ("ask", inventory, "Hello", "--max-tokens", "8"))
 
 
-def test_secrets_are_seen_by_nobody(lab, cli, ranks, variant):
+def test_secrets_are_visible_nowhere(lab, cli, ranks, variant):
     environment = {"WANDB_KEY": WANDB_KEY, "THE_KEY": API_KEY}
     permit = {"secrets": ["WANDB_KEY"]}
     inventory = variant(lab, playbook={"secrets": ["WANDB_KEY"]}, permit=permit, api={"key": {"env": "THE_KEY"}})
@@ -145,7 +145,7 @@ def test_secrets_are_seen_by_nobody(lab, cli, ranks, variant):
     ],
     ids="-".join,
 )
-def test_names_that_hold_commands_are_refused_and_run_nothing(lab, cli, variant, tmp_path, change):
+def test_names_that_contain_commands_are_refused_and_run_nothing(lab, cli, variant, tmp_path, change):
     mark = tmp_path / "mark"
     text = json.dumps(change).replace("{mark}", str(mark))
     inventory = variant(lab)
@@ -159,7 +159,7 @@ def test_names_that_hold_commands_are_refused_and_run_nothing(lab, cli, variant,
         assert spark.run(["ls", str(mark)], check=False).returncode != 0
 
 
-def test_values_that_look_like_commands_reach_the_engine_as_they_are(lab, cli, ranks, variant):
+def test_values_that_look_like_commands_reach_the_engine_unchanged(lab, cli, ranks, variant):
     evil = "$(touch /tmp/mark) `touch /tmp/mark`; touch /tmp/mark & | > /tmp/mark ' \" \\ %s {0} ~"
     inventory = variant(
         lab,
@@ -194,7 +194,7 @@ printf abc > {REPOSITORY}/refs/main
 printf {WANDB_KEY} > /root/.cache/huggingface/token
 printf '[x]\\nhf_token = {WANDB_KEY}\\n' > /root/.cache/huggingface/stored_tokens
 """
-# What a hostile recipe would try as root in its container, and what remote code needs.
+# Attempts of a hostile recipe as root in its container, and the needs of remote code.
 READ = f"""
 {{ cat $HF_HOME/token $HF_HOME/stored_tokens; cat /proc/*/environ; grep -rsF {WANDB_KEY} /root /home; }} 2>/dev/null |
 grep -aF {WANDB_KEY} > /tmp/read; true
@@ -211,7 +211,7 @@ ATTACK = [READ, WRITE, UNPACK]
 
 
 def test_a_recipe_reads_no_token_and_changes_no_weights(lab, cli, ranks, variant):
-    """It is root in its container, serves from the node's cache, and finds nothing else of it there."""
+    """It is root in its container, serves from the node's cache, and finds no other file of it."""
     for spark in lab.sparks:
         spark.run(["sh", "-c", IN_CACHE])
     listed = ["sh", "-c", f"cd {HUB}/.. && ls -lR . && cat token"]
@@ -240,7 +240,7 @@ def test_a_recipe_reads_no_token_and_changes_no_weights(lab, cli, ranks, variant
 
 @pytest.mark.full
 def test_a_link_in_the_cache_gives_a_container_no_other_file_of_the_node(lab, cli, ranks, variant):
-    """An image that downloaded the model can have left one."""
+    """An image that downloaded the model may have left one."""
     for spark in lab.sparks:
         spark.run(["sh", "-c", f"{IN_CACHE}\nln -s /root/.ssh {REPOSITORY}/keys"])
     mounts = [{"source": f"~{REPOSITORY[5:]}/keys", "target": "/x"}]

@@ -1,4 +1,4 @@
-"""``up`` on a cluster that serves: what answers stays, what is dead is replaced, and the rest is the user's to say."""
+"""``up`` on a running cluster: groups that answer stay, dead ones are replaced, everything else needs a flag."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ CONTROL = "/tmp/stub-control"
 SERVES = {"env": {"STUB_CONTROL": CONTROL}, "verify": {"timeout_s": 8, "pause_s": 1}}
 
 
-def ail(spark, *faults):
-    """Put faults of the stub on a Spark's container, in place of those before."""
+def set_stub_faults(spark, *faults):
+    """Set faults of the stub in a Spark's container; replaces earlier ones."""
     words = " ".join(faults)
     spark.run(["sh", "-c", f"docker exec $(docker ps -q) sh -c 'printf \"%s\\n\" {words} > {CONTROL}'"])
 
@@ -28,7 +28,7 @@ print(urllib.request.urlopen(request, timeout=60).read().decode())
 
 
 def complete(spark, endpoint, tokens):
-    """The answer to a request that a Spark sends itself."""
+    """The answer to a request sent on the Spark."""
     return json.loads(spark.run(["python3", "-c", COMPLETE, endpoint, str(tokens)]).stdout)
 
 
@@ -40,12 +40,12 @@ def until(done, limit_s=120, pause_s=0.1):
     return found
 
 
-def test_down_lets_what_is_in_flight_finish_and_new_requests_are_refused(lab, cli, variant, ranks):
+def test_down_waits_for_requests_in_flight_and_refuses_new_ones(lab, cli, variant, ranks):
     path = variant(lab, playbook=SERVES)
     cli("up", path).ok()
     endpoint = cli("status", path, "--json").ok().json["endpoint"]
     head = lab.sparks[0]
-    ail(head, "slow=1")  # a token each second
+    set_stub_faults(head, "slow=1")  # a token each second
     answers = []
     asking = threading.Thread(target=lambda: answers.append(complete(head, endpoint, 40)))
     asking.start()
@@ -72,11 +72,11 @@ def test_down_lets_what_is_in_flight_finish_and_new_requests_are_refused(lab, cl
 
 
 @pytest.mark.full
-def test_garbage_is_refused_and_replaced_on_demand(lab, cli, variant, ranks):
+def test_garbage_is_refused_and_replaced_on_request(lab, cli, variant, ranks):
     path = variant(lab, playbook=SERVES)
     cli("up", path).ok()
     before = ranks(lab)
-    ail(lab.sparks[0], "garbage=repeat")
+    set_stub_faults(lab.sparks[0], "garbage=repeat")
     refused = cli("up", path, "--json")
     assert (refused.code, refused.error["kind"]) == (1, "NotServing")
     assert "garbage" in refused.error["message"]
@@ -91,11 +91,11 @@ def test_garbage_is_refused_and_replaced_on_demand(lab, cli, variant, ranks):
 
 
 @pytest.mark.full
-def test_a_hung_engine_is_replaced_once_no_prefill_can_take_as_long(lab, cli, variant, ranks):
+def test_a_hung_engine_is_replaced_after_the_time_limit_of_a_prefill(lab, cli, variant, ranks):
     path = variant(lab, playbook=SERVES)
     cli("up", path).ok()
     before = ranks(lab)
-    ail(lab.sparks[1], "hang-serve")
+    set_stub_faults(lab.sparks[1], "hang-serve")
     status = cli("status", path, "--json")
     assert (status.code, status.json["state"]) == (1, "degraded")
     assert "long prompt" in status.json["groups"][0]["why"]

@@ -1,4 +1,4 @@
-"""From the box to an inventory: discover, setup, preflight, up and back, on bare Sparks of every cabling."""
+"""From unboxing to an inventory: discover, setup, preflight, up and undo, on bare Sparks with every cabling."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ DONE = {"docker-group", "sysctl", "limits", "hf-cache", "perftest", "netplan"}
 
 
 def answers_on_its_cables(spark):
-    """Wait until a Spark that was just booted has its link-local addresses."""
+    """Wait until a booting Spark has its link-local addresses."""
     until(lambda: not spark.run(["ip", "-6", "addr", "show", "tentative"]).stdout.strip())
 
 
 class Desk:
-    """Bare Sparks, and a laptop in their management network alone, on which the operator has their keys."""
+    """Bare Sparks, and a laptop only in their management network, with the operator's keys."""
 
     def __init__(self, lab, cli):
         self.lab, self.command_line = lab, cli
@@ -42,7 +42,7 @@ class Desk:
         ip(self.laptop, ["link set lo up", f"addr add {self.address}/24 brd + dev eth0", "link set eth0 up"])
 
     def start(self, *argv, **options):
-        """Start a command on the laptop; the API key is set, which an inventory of `discover` asks for."""
+        """Start a command on the laptop; the API key that `discover`'s inventory needs is set."""
         options["env"] = {"SPARK_API_KEY": "of-the-test"} | options.get("env", {})
         prefix = ("nsenter", f"--net=/run/netns/{self.laptop}")
         return self.command_line.start(*argv, prefix=prefix, **options)
@@ -61,7 +61,7 @@ class Desk:
         return self.cli("setup", self.inventory, "--yes", *flags)
 
     def snapshots(self):
-        """What every Spark is like."""
+        """Snapshots of every Spark."""
         return {spark.name: snapshot(spark) for spark in self.lab.sparks}
 
 
@@ -81,7 +81,7 @@ def desk(make_lab, make_cli):
 
 
 def differences(before, after, ignored=()):
-    """What two snapshots differ in, without paths that have one of ``ignored`` in them."""
+    """Differences between two snapshots, except paths that contain one of ``ignored``."""
     found = {}
     for name, old in before.items():
         for part, entries in old.items():
@@ -92,20 +92,20 @@ def differences(before, after, ignored=()):
     return found
 
 
-def goes_on(done):
-    """Whether a setup ended well; until the network is taken back, one end may see its link before the other."""
+def succeeded(done):
+    """Whether a setup succeeded; until the network is reverted, one end may see its link before the other."""
     words = " ".join((done.out + done.err).split())
     assert not done.code or re.search("another setup is running|link ignored", words), done
     return not done.code
 
 
-def told(document):
-    """Steps that were done, by node."""
+def applied_steps(document):
+    """Applied steps, by node."""
     return {name: set(node["done"]) for name, node in document["nodes"].items()}
 
 
 @pytest.mark.full
-def test_a_ring_from_the_box_to_tokens_and_back(desk):
+def test_a_ring_from_unboxing_to_tokens_and_undo(desk):
     desk = desk("topology: ring\nsparks: [{}, {}, {}]", engine="stub")
     before = desk.snapshots()
     names = {spark.name for spark in desk.lab.sparks}
@@ -113,7 +113,7 @@ def test_a_ring_from_the_box_to_tokens_and_back(desk):
     found = desk.discover("--json").ok().json
     assert {each["name"] for each in found["sparks"]} == names
     assert yaml.safe_load(desk.inventory.read_text()) == yaml.safe_load(found["inventory"])
-    assert told(desk.setup("--json").ok().json) == dict.fromkeys(names, DONE)
+    assert applied_steps(desk.setup("--json").ok().json) == dict.fromkeys(names, DONE)
 
     playbook = ("--playbook", desk.lab.playbook)
     ready = desk.cli("preflight", desk.inventory, *playbook, "--json").ok().json
@@ -123,18 +123,18 @@ def test_a_ring_from_the_box_to_tokens_and_back(desk):
     desk.cli("down", desk.inventory).ok()
 
     desk.setup("--undo").ok()
-    # `up` leaves its own directory, which `down` keeps.
+    # `up` creates its directory, which `down` keeps.
     assert differences(before, desk.snapshots(), ["/home/spark/.local"]) == {}
 
 
-def test_setup_contacts_what_is_given_or_attached_and_the_second_one_takes_one_round_trip(desk):
+def test_setup_contacts_only_specified_or_cabled_machines_and_the_second_run_needs_one_round_trip(desk):
     desk = desk(ONE_CABLE)
     before = desk.snapshots()
     with capture(desk.lab.state) as packets:
         desk.discover().ok()
         assert not desk.cli("setup", desk.inventory, "--dry-run", "--json").ok().json["changed"]
         assert differences(before, desk.snapshots()) == {}
-        assert told(desk.setup("--json").ok().json) == {spark.name: DONE for spark in desk.lab.sparks}
+        assert applied_steps(desk.setup("--json").ok().json) == {spark.name: DONE for spark in desk.lab.sparks}
     management = desk.lab.sparks[0].host.rpartition(".")[0]
     known = (f"{management}.", "192.168.177.", "192.168.178.", "224.0.0.", "ff02::", "fe80::", "169.254.")
     assert {each.destination for each in packets if not each.destination.startswith(known)} == set()
@@ -149,7 +149,7 @@ def test_setup_contacts_what_is_given_or_attached_and_the_second_one_takes_one_r
 
 
 @pytest.mark.parametrize("step", ["hf-cache", pytest.param("netplan", marks=pytest.mark.full)])
-def test_a_setup_that_is_killed_goes_on_and_can_be_undone(desk, step):
+def test_a_killed_setup_can_be_resumed_and_undone(desk, step):
     desk = desk(ONE_CABLE)
     before = desk.snapshots()
     desk.discover().ok()
@@ -157,14 +157,14 @@ def test_a_setup_that_is_killed_goes_on_and_can_be_undone(desk, step):
     running.wait_for(step)
     running.kill()
     # What waits for a confirmation on the nodes takes the network back after 60 s.
-    until(lambda: goes_on(desk.setup()), limit_s=300)
+    until(lambda: succeeded(desk.setup()), limit_s=300)
     assert "nothing to change" in desk.cli("setup", desk.inventory).ok().out
     desk.setup("--undo").ok()
     assert differences(before, desk.snapshots()) == {}
 
 
 @pytest.mark.full
-def test_sudo_that_refuses_gets_a_script_that_ends_the_same(desk):
+def test_without_sudo_setup_prints_a_script_with_the_same_result(desk):
     desk = desk(f"{ONE_CABLE}\ndefaults: {{sudo: refused}}")
     before = desk.snapshots()
     desk.discover().ok()
@@ -183,7 +183,7 @@ def test_sudo_that_refuses_gets_a_script_that_ends_the_same(desk):
 
 
 @pytest.mark.full
-def test_a_file_that_was_changed_since_is_left_and_named(desk):
+def test_a_file_changed_after_setup_is_kept_and_reported(desk):
     desk = desk("sparks: [{ports: none}]")
     desk.discover().ok()
     desk.setup().ok()
@@ -205,13 +205,13 @@ def test_a_file_that_was_changed_since_is_left_and_named(desk):
 
 
 @pytest.mark.full
-def test_an_address_that_cuts_a_spark_off_is_taken_back_by_the_spark(desk):
-    """The new file takes the management address away; nobody can confirm that."""
+def test_a_spark_reverts_an_address_that_disconnects_it(desk):
+    """The new file removes the management address, so that no confirmation arrives."""
     desk = desk(ONE_CABLE)
     desk.discover().ok()
     spark = desk.lab.sparks[0]
     before = snapshot(spark)
-    # Whoever applies netplan on this Spark loses the management network, as by a wrong file of somebody else.
+    # Applying netplan on this Spark removes the management network, as with another user's wrong file.
     other = "/etc/netplan/60-wrong.yaml"
     spark.run(["sh", "-c", f"umask 077; cat > {other}"], text_in=WRONG)
     begun = desk.start("setup", desk.inventory, "--yes", "--only", "netplan")
@@ -233,7 +233,7 @@ network:
 
 
 @pytest.mark.full
-def test_crossed_cables_are_named(desk):
+def test_crossed_cables_are_reported(desk):
     desk = desk("topology: crossed\ndefaults: {ports: both}")
     desk.discover()
     done = desk.setup()
@@ -242,7 +242,7 @@ def test_crossed_cables_are_named(desk):
 
 
 @pytest.mark.full
-def test_preflight_runs_the_steps_that_fix_what_it_found(desk):
+def test_preflight_fix_runs_the_steps_for_its_findings(desk):
     desk = desk(ONE_CABLE)
     desk.discover().ok()
     desk.setup().ok()
@@ -271,8 +271,8 @@ main.console()
 """
 
 
-def test_passwords_and_host_keys_are_asked_for_on_a_terminal(desk):
-    """Nothing is known of the Sparks, which take passwords alone, for logins and for sudo."""
+def test_passwords_and_host_keys_are_prompted_for_on_a_terminal(desk):
+    """Nothing is known about the Sparks, which accept only passwords, for logins and for sudo."""
     desk = desk(f"{ONE_CABLE}\ndefaults: {{login: password, sudo: password}}")
     before = desk.snapshots()
     desk.known_hosts.write_text("")
@@ -291,7 +291,7 @@ def test_passwords_and_host_keys_are_asked_for_on_a_terminal(desk):
             ("(Enter: the same as before): ", "wrong"),
             ("(the last one was refused): ", desk.lab.password),
         ]
-        while prompts:  # a Spark that is slow is asked for after the password of the other one
+        while prompts:  # a slow Spark's password is asked for after the other one's
             prompt, answer = prompts[0]
             if terminal.until("trust and store it? [y/N]", prompt) == prompt:
                 prompts.pop(0)
@@ -319,7 +319,7 @@ def test_passwords_and_host_keys_are_asked_for_on_a_terminal(desk):
     for spark in desk.lab.sparks:
         found = spark.run(["sh", "-c", f"grep -rlF {desk.lab.password} /etc /var /home /run /tmp || true"]).stdout
         assert found == ""
-    # The key is there now, and nobody is asked.
+    # The key is installed now, so there is no question.
     assert "nothing to change" in desk.cli("setup", desk.inventory).ok().out
 
     with on_terminal("setup", str(desk.inventory), "--undo", "--yes") as terminal:

@@ -1,7 +1,7 @@
-"""Three models on two Sparks: who asks one of them does not notice what is done to another.
+"""Three models on two Sparks: clients of one do not notice changes to another.
 
-One model over both Sparks, one for chat and one for embeddings on the first: with the stub on every commit, with the
-real engine by ``--full``.
+One model on both Sparks, one for chat and one for embeddings on the first: with the stub by default, with the real
+engine by ``--full``.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ CONVERT = (
     "import sys; sys.path.append('/made'); from pathlib import Path; from sparkcluster.lab.engine import smollm2; "
 )
 CONVERT += "smollm2.convert(Path('/made/packages'), Path('/made/smollm2'))"
-# Only the mean of a chat model's last layer tells texts apart.
+# Only the mean of a chat model's last layer distinguishes texts.
 POOLING = {"runner": "pooling"}
 REAL_POOLING = {**POOLING, "convert": "embed", "pooler-config": {"pooling_type": "MEAN"}}
 
@@ -36,16 +36,16 @@ def engine(request):
 @pytest.fixture(scope="module")
 def shared_lab(engine, request, make_lab):
     if engine == "stub":
-        return request.getfixturevalue("unlike")
+        return request.getfixturevalue("mixed_sparks")
     lab = make_lab(2, engine=engine)
     write_smollm2(lab)
     return lab
 
 
 def write_smollm2(lab):
-    """Give the first Spark SmolLM2, which is converted in a container of its engine: that has torch."""
+    """Give the first Spark SmolLM2, converted in a container of its engine, which has torch."""
     first = lab.sparks[0]
-    made = Path(f"/proc/{first.pid}/root/root/models")  # its own disk, as its first process sees it
+    made = Path(f"/proc/{first.pid}/root/root/models")  # its disk, as seen by its first process
     smollm2.download(made / "packages")
     shutil.copytree(Path(sparkcluster.__file__).parent, made / "sparkcluster")
     image = yaml.safe_load(lab.playbook.read_text())["image"]
@@ -69,7 +69,7 @@ def inventory(lab, engine, variant):
 
 @pytest.fixture
 def containers(lab):
-    """``containers()``: ids of the running containers of every model, by its name."""
+    """``containers()``: IDs of the running containers of every model, by name."""
 
     def ask():
         form = '{{.Label "io.sparkcluster.cluster"}} {{.ID}}'
@@ -86,7 +86,7 @@ def containers(lab):
 
 @contextlib.contextmanager
 def others_answer(clients, changed=None):
-    """Every request is answered meanwhile, but for those to the model ``changed``; in the end its are as well."""
+    """Within the block every request is answered, except those to the model ``changed``; at the end these are too."""
     yield
     done = time.monotonic()
     for name, client in clients.items():
@@ -96,7 +96,7 @@ def others_answer(clients, changed=None):
         assert client.failed == [], name
 
 
-def test_who_asks_a_model_does_not_notice_what_is_done_to_another(
+def test_requests_to_a_model_are_unaffected_by_changes_to_another(
     lab, cli, engine, inventory, containers, image, ranks
 ):
     limit_s, pause_s = (1500, 0.5) if engine == "vllm" else (120, 0.1)

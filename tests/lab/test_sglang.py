@@ -1,5 +1,5 @@
-"""SGLang by the stub that was made from its source: a cluster's life on one Spark and on two, its key, a rank that
-ends, and the queue of ranks behind a firewall."""
+"""SGLang's stub, written after its source: a cluster's life on one Spark and on two, its key, a rank that exits, and the
+queue of ranks behind a firewall."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def cli(lab, make_cli, monkeypatch):
 
 @pytest.fixture
 def inventory(lab, variant):
-    """``inventory(count)``: SGLang on so many of the lab's Sparks, with a key."""
+    """``inventory(count)``: SGLang on ``count`` of the lab's Sparks, with a key."""
 
     def write(count):
         nodes = [{"name": spark.name, "host": spark.host} for spark in lab.sparks[:count]]
@@ -35,7 +35,7 @@ def inventory(lab, variant):
 
 @pytest.fixture
 def doctor(cli):
-    """What doctor finds, without what is only told."""
+    """Doctor's findings, except info."""
 
     def ask(path):
         found = cli("doctor", path, "--json").json["findings"]
@@ -45,7 +45,7 @@ def doctor(cli):
 
 
 @pytest.mark.parametrize("count", [1, pytest.param(2, marks=pytest.mark.full)])
-def test_it_is_planned_started_asked_switched_restored_and_stopped(lab, cli, inventory, doctor, count):
+def test_sglang_is_planned_started_queried_switched_restored_and_stopped(lab, cli, inventory, doctor, count):
     path = inventory(count)
     plan = cli("plan", path, "--json").ok().json
     assert {name: node["secrets"] for name, node in plan["nodes"].items()}["left"] == ["SGLANG_API_KEY"]
@@ -73,7 +73,7 @@ def test_it_is_planned_started_asked_switched_restored_and_stopped(lab, cli, inv
     assert f"{count} rank" in cli("down", path).ok().out
 
 
-def test_a_rank_that_ended_and_a_queue_that_is_not_reached_are_named(lab, cli, inventory, doctor, ranks):
+def test_an_exited_rank_and_an_unreachable_queue_are_reported(lab, cli, inventory, doctor, ranks):
     path = inventory(2)
     left, right = lab.sparks
     sender = cli("plan", path, "--json").ok().json["nodes"]["right"]["env"]["SGLANG_HOST_IP"]
@@ -85,7 +85,7 @@ def test_a_rank_that_ended_and_a_queue_that_is_not_reached_are_named(lab, cli, i
     assert {finding["node"] for finding in lost} == {"right"}, lost
     assert "signal 9" in lost[0]["summary"]
 
-    # Only the port that is configured is open, and the queue listens on another one.
+    # Only the configured port is open, and the queue listens on another one.
     rule = f"INPUT -p tcp --syn -s {sender} ! --dport 29501 -j DROP"
     left.run(["sh", "-c", f"iptables -I {rule}"])
     refused = cli("preflight", path, "--json")
@@ -105,7 +105,7 @@ def test_a_rank_that_ended_and_a_queue_that_is_not_reached_are_named(lab, cli, i
 
 
 @pytest.mark.full
-def test_it_serves_beside_vllm_behind_a_gateway_and_an_upgrade_changes_the_engine(lab, cli, variant):
+def test_sglang_serves_next_to_vllm_behind_a_gateway_and_an_upgrade_changes_the_engine(lab, cli, variant):
     nodes = [{"name": "left", "host": lab.sparks[0].host}]
     every = {"verify": {"pause_s": 0}}
     of_sglang = {

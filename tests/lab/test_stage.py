@@ -1,4 +1,4 @@
-"""``stage`` alone, on two Sparks of which one has nothing: real images, real files, and nothing started."""
+"""``stage`` on two Sparks of which one has nothing: real images, real files, and nothing is started."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def shared_lab(make_lab):
     return make_lab("sparks: [{name: full}, {name: bare, image: absent, model: absent}]\n")
 
 
-def test_one_spark_copies_to_the_other_and_nothing_starts(lab, cli, ranks):
+def test_one_spark_copies_to_the_other_and_stage_starts_nothing(lab, cli, ranks):
     dry = cli("stage", lab.inventory, "--dry-run").ok()
     assert re.search(r"^image +bare +full +[\d.]+ [GM]B", dry.out, re.MULTILINE)
     assert re.search(r"^weights +bare +full +[\d.]+ [GM]B +[\d.]+ s ", dry.out, re.MULTILINE)
@@ -41,7 +41,7 @@ def test_one_spark_copies_to_the_other_and_nothing_starts(lab, cli, ranks):
 
 @pytest.fixture
 def lacking(lab):
-    """``bare`` has neither image nor model, which has a file that takes a minute."""
+    """``bare`` has neither image nor model, which has a file that takes a minute to copy."""
     full, bare = lab.spark("full"), lab.spark("bare")
     full.run(["sh", "-c", f"head -c {FILE_BYTES} /dev/urandom > {FILE}"])
     bare.run(["sh", "-c", f"rm -rf $(dirname {FILE}); docker image rm -f $(docker images -q)"], check=False)
@@ -50,13 +50,13 @@ def lacking(lab):
 
 
 def arrived(spark):
-    """Bytes of the file that are on ``spark``."""
+    """Bytes of the file on ``spark``."""
     found = spark.run(["sh", "-c", f"cd $(dirname {FILE}) && stat -c %s .merges.txt.*.partial merges.txt"], check=False)
     return max(map(int, found.stdout.split()), default=0)
 
 
 def copying(lab, cli, lacking):
-    """A copy of weights that takes about a minute, and has begun."""
+    """A copy of weights that has begun and takes about a minute."""
     lab.fault("full", "slow-link", "2mbit")
     stage = cli.start("stage", lab.inventory, "weights", "--json")
     assert wait_until(lambda: arrived(lacking) > FILE_BYTES // 10, limit_s=300)
@@ -64,7 +64,7 @@ def copying(lab, cli, lacking):
 
 
 @pytest.mark.full
-def test_a_copy_excludes_others_and_goes_on_through_a_short_silence(lab, cli, ranks, lacking):
+def test_a_copy_holds_the_lease_and_survives_a_short_outage(lab, cli, ranks, lacking):
     stage = copying(lab, cli, lacking)
     refused = cli("stage", lab.inventory, "weights", "--json")
     assert (refused.code, refused.error["kind"]) == (3, "LeaseHeld"), refused
@@ -95,6 +95,6 @@ def test_a_copy_ends_when_another_operator_takes_the_lease_and_stages_something_
     size = arrived(lacking)
     stage.kill(signal.SIGCONT)
     failed = stage.wait()
-    # its connections have ended as well, and one of the two is noticed first
+    # its connections have ended as well; which is noticed first varies
     assert (failed.code, failed.error["kind"] in {"LeaseLost", "StageError"}) == (1, True), failed.error
     assert 0 < size == arrived(lacking) < FILE_BYTES

@@ -1,4 +1,4 @@
-"""Sparks of two Debian releases in one cluster: another Python, another OpenSSH and another Docker on each."""
+"""Sparks with two Debian releases in one cluster: different Python, OpenSSH and Docker."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def shared_lab(make_mixed_lab):
 
 
 @pytest.mark.full
-def test_a_cluster_of_debian_12_and_13_comes_up_and_goes_down(lab, cli, preflight, ranks):
+def test_a_cluster_of_debian_12_and_13_starts_and_stops(lab, cli, preflight, ranks):
     versions = [
         spark.run(["sh", "-c", ". /etc/os-release; echo $VERSION_ID; python3 -V; sshd -V 2>&1; docker -v"]).stdout
         for spark in lab.sparks

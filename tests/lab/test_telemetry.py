@@ -28,7 +28,7 @@ EMPTY = {
 
 
 def share(spark, seconds):
-    """The share of a core that a Spark uses during so many seconds."""
+    """CPU share of a Spark over ``seconds`` seconds."""
     before = used_s(spark)
     time.sleep(seconds)
     return (used_s(spark) - before) / seconds
@@ -49,13 +49,15 @@ def exporter(make_cli):
 
 
 def scraping(target):
-    """monitoring/prometheus.yml as it is, but for the port."""
+    """monitoring/prometheus.yml, with only the port changed."""
     found = config()
     found["scrape_configs"][0]["static_configs"] = [{"targets": [target]}]
     return found
 
 
-def test_a_paused_spark_costs_its_own_series_alone_and_a_new_exporter_goes_on(lab, cli, exporter, tmp_path, capsys):
+def test_a_paused_spark_loses_only_its_own_series_and_a_new_exporter_continues_them(
+    lab, cli, exporter, tmp_path, capsys
+):
     cli("up", lab.inventory).ok()
     head, other = lab.sparks
     endpoint = cli("status", lab.inventory, "--json").ok().json["endpoint"]

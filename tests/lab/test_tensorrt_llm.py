@@ -1,4 +1,4 @@
-"""TensorRT-LLM's stub on a virtual Spark: the life of a model, and two behind one address."""
+"""TensorRT-LLM's stub on a virtual Spark: the life of a model, and two models behind one address."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def inventory(lab, variant):
 
 
 def options(lab):
-    """The options file of what runs on the first Spark, as the engine's own process sees it."""
+    """The options file of the running rank on the first Spark, as seen by the engine's process."""
     spark = lab.sparks[0]
     (container,) = spark.run(["docker", "ps", "-q"]).stdout.split()
     words = "for f in /proc/[0-9]*/cmdline; do tr '\\0' ' ' < $f; done; "
@@ -58,7 +58,7 @@ def test_a_model_is_planned_started_watched_switched_rolled_back_and_stopped(lab
 
 
 @pytest.mark.full
-def test_a_broken_image_comes_back_a_short_cache_is_reported_and_two_sparks_are_refused(lab, cli, variant):
+def test_a_broken_image_is_rolled_back_a_short_cache_is_reported_and_two_sparks_are_refused(lab, cli, variant):
     nodes = [{"name": "left", "host": lab.sparks[0].host}]
     refused = cli("up", variant(lab, playbook=PLAYBOOK))
     assert refused.code == 1
@@ -79,8 +79,8 @@ def test_a_broken_image_comes_back_a_short_cache_is_reported_and_two_sparks_are_
 
 
 @pytest.mark.full
-def test_two_models_have_one_address_and_one_key(lab, cli, variant, monkeypatch):
-    """As inventory/trtllm-pair.yaml has it: the engines take no key and listen on loopback, the gateway asks for it."""
+def test_two_models_share_an_address_and_a_key(lab, cli, variant, monkeypatch):
+    """As in inventory/trtllm-pair.yaml: the engines use no key and listen on loopback, the gateway requires it."""
     monkeypatch.setenv("LAB_KEY", "s3cret-of-the-lab")
     nodes, key = [{"name": "left", "host": lab.sparks[0].host}], {"key": {"env": "LAB_KEY"}}
     refused = cli("plan", variant(lab, nodes=nodes, playbook=PLAYBOOK, api=key))

@@ -1,6 +1,6 @@
 """The life of a cluster on virtual Sparks with the stub engine: up, status, ask, logs, plan, down.
 
-No model runs here: what the stub says is the stub's. That a real one answers is test_engine's.
+No model runs here: answers come from the stub. test_engine tests a real model.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def newest_record(spark, cluster):
     return json.loads(spark.run(["cat", f"{STATE}/clusters/{cluster}/releases/{max(found)}"]).stdout)
 
 
-def test_two_sparks_that_differ_come_up_and_go_down(lab, cli, ranks, variant):
+def test_two_different_sparks_start_and_stop(lab, cli, ranks, variant):
     up = cli("up", lab.inventory).ok()
     assert "release 1, " in up.out
     assert up.out.count("/v1") == 1
@@ -59,7 +59,7 @@ def test_two_sparks_that_differ_come_up_and_go_down(lab, cli, ranks, variant):
     following.kill(signal.SIGINT)
     assert following.wait().code == 130
 
-    # a node that was taken out of the inventory is cleaned if the user says so
+    # a node removed from the inventory is cleaned if the user requests it
     left, right = lab.sparks
     cut = variant(lab, nodes=[{"name": "left", "host": left.host}])
     down = cli("down", cut, "--json").ok().json
@@ -72,7 +72,7 @@ def test_two_sparks_that_differ_come_up_and_go_down(lab, cli, ranks, variant):
 
 
 @pytest.mark.full
-def test_up_copies_the_weights_encrypted_where_the_inventory_wants_it(lab, cli, variant):
+def test_up_copies_the_weights_encrypted_if_the_inventory_says_so(lab, cli, variant):
     left, right = lab.sparks
     right.run(["rm", "-r", "/root/models/tiny"])
     assert "release 1, " in cli("up", variant(lab, staging={"encrypt": True})).ok().out
@@ -94,7 +94,7 @@ def the_plan_is_what_runs(lab, cli):
     for spark in lab.sparks:
         node = plan["nodes"][spark.name]
         planned = node["containers"][0]["argv"]
-        # `plan` would make the next release; the one that runs is told by its record.
+        # `plan` describes the next release; the record describes the running one.
         recorded = newest_record(spark, lab.state.name)
         assert recorded["plan_hash"] == plan["hash"]
         container = recorded["plan"]["nodes"][spark.name]["containers"][0]
@@ -132,12 +132,12 @@ def the_plan_is_what_runs(lab, cli):
         assert env["VLLM_HOST_IP"] == node["env"]["VLLM_HOST_IP"]
 
 
-def test_one_spark_from_inside_serves_without_ssh(lab, cli, variant, ranks):
+def test_one_spark_serves_locally_without_ssh(lab, cli, variant, ranks):
     spark = lab.sparks[0]
     nodes = [{"name": "left", "host": spark.host, "connection": "local"}]
     path = variant(lab, nodes=nodes, ssh=None, playbook={})
     with inside(spark, path.parent) as prefix:
-        # An sshd that is stopped shows that nobody asked it.
+        # A paused sshd proves that it was not contacted.
         lab.fault("left", "ssh-hang")
         cli.start("up", path, prefix=prefix).wait().ok()
         assert cli.start("status", path, "--json", prefix=prefix).wait().ok().json["state"] == "serving"
@@ -170,7 +170,7 @@ for path, tree in trees:
 
 @contextlib.contextmanager
 def inside(spark, *paths):
-    """What to put before a command so that it runs on the Spark, with this Python and the files it needs."""
+    """Prefix that runs a command on the Spark, with this Python and the files it needs."""
     source = Path(sparkcluster.__file__).parent.parent
     shared = []
     for path in (source, Path(sys.prefix), Path(sys.base_prefix), *paths):
@@ -201,7 +201,7 @@ def uneven(make_lab):
 
 
 @pytest.mark.full
-def test_what_a_node_lacks_is_brought_over_the_interconnect_before_anything_starts(uneven, cli, ranks):
+def test_missing_weights_and_images_are_copied_over_the_interconnect_before_the_start(uneven, cli, ranks):
     lacks = uneven.spark("lacks")
     assert lacks.run(["docker", "images", "-q"]).stdout == ""
     rails = {name: received(lacks, name) for name in ("enp1s0f1np1", "enP2p1s0f1np1", "enP7s7")}
@@ -223,5 +223,5 @@ def test_what_a_node_lacks_is_brought_over_the_interconnect_before_anything_star
 
 
 def received(spark, interface):
-    """Bytes that came in by an interface."""
+    """Bytes received by an interface."""
     return int(spark.run(["cat", f"/sys/class/net/{interface}/statistics/rx_bytes"]).stdout)

@@ -1,4 +1,4 @@
-"""``upgrade`` and ``rollback`` on two Sparks: what serves is replaced by what serves, or stays. Stub engine."""
+"""``upgrade`` and ``rollback`` on two Sparks: a running release is replaced by a working one, or kept. Stub engine."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.lab.switching import STATE, Client, complete, images_of, one_set, set
 
 @pytest.fixture
 def upgrade(cli):
-    """``upgrade(inventory, image, *flags)`` compares no speed: the stub's is noise."""
+    """``upgrade(inventory, image, *flags)`` does not compare speed: the stub's is noise."""
 
     def run(inventory, image, *more, env=None):
         words = ("--image", image) if image else ()
@@ -32,7 +32,7 @@ def ids(found):
     return {node: [identity for identity, _, _ in containers] for node, containers in found.items()}
 
 
-def test_a_new_image_is_switched_to_a_broken_one_is_not_and_the_old_one_comes_back(lab, cli, image, ranks, upgrade):
+def test_upgrade_switches_to_a_working_image_and_rolls_back_from_a_broken_one(lab, cli, image, ranks, upgrade):
     first = cli("up", lab.inventory, "--json").ok().json
     old = images_of(cli("status", lab.inventory, "--json").ok().json)
     newer = image(lab, "newer")
@@ -105,7 +105,7 @@ def env(fault):
 
 
 @pytest.mark.full
-def test_of_an_image_that_is_slower_the_old_release_serves_again(lab, cli, image, ranks):
+def test_upgrade_rolls_back_from_a_slower_image(lab, cli, image, ranks):
     cli("up", lab.inventory).ok()
     old = images_of(settled(lab, cli, ranks))
     done = cli("upgrade", lab.inventory, "--image", image(lab, "slow", **env("slow=10")), "--json")
@@ -115,7 +115,7 @@ def test_of_an_image_that_is_slower_the_old_release_serves_again(lab, cli, image
 
 
 @pytest.mark.full
-def test_without_a_way_back_a_broken_image_is_left_to_the_user(lab, cli, image, ranks, upgrade):
+def test_without_a_rollback_target_a_broken_image_is_left_to_the_user(lab, cli, image, ranks, upgrade):
     cli("up", lab.inventory).ok()
     old = images_of(settled(lab, cli, ranks))
     done = upgrade(lab.inventory, image(lab, "garbage", **env("garbage")), "--no-rollback")
@@ -130,8 +130,8 @@ def test_without_a_way_back_a_broken_image_is_left_to_the_user(lab, cli, image, 
 
 
 @pytest.mark.full
-def test_what_serves_again_takes_the_key_of_today(lab, cli, variant, image, ranks, upgrade):
-    """After a failed upgrade as after a rollback: a key that was rotated does not come back."""
+def test_a_restored_release_uses_the_current_key(lab, cli, variant, image, ranks, upgrade):
+    """After a failed upgrade and after a rollback: a rotated key is not restored."""
     inventory = variant(lab, api={"key": {"env": "THE_KEY"}})
     first, second, third = ({"THE_KEY": f"kEy-{number}-value"} for number in ("first", "second", "third"))
     up = cli("up", inventory, "--json", env=first).ok().json

@@ -1,4 +1,4 @@
-"""``upgrade`` and ``rollback`` group by group: somebody who asks the groups that are ready notices nothing."""
+"""``upgrade`` and ``rollback`` group by group: a client that uses ready groups notices nothing."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ def shared_lab(make_lab):
 
 
 class Router:
-    """Sends requests to the groups that ``status`` calls ready, as somebody in front of the cluster would.
+    """Sends requests to the groups that ``status`` calls ready, as a load balancer would.
 
-    A request that fails goes to another group, once, if ``status`` does not call its own ready any more.
+    A failed request is retried once on another group, if ``status`` no longer calls its group ready.
 
     Attributes:
-        failed: requests that nobody answered: when, and what was known of the groups.
-        moved: how many went to another group.
+        failed: unanswered requests: time, and the known states of the groups.
+        moved: number of retries on another group.
     """
 
     def __init__(self, cli, inventory, model):
@@ -80,7 +80,7 @@ def replicas(lab, cli, variant):
 
 
 def settled(lab, cli, inventory):
-    """The status of a cluster whose groups all serve, with nothing of a switch left."""
+    """The status of a cluster whose groups all serve, with no leftovers of a switch."""
     status = cli("status", inventory, "--json").ok().json
     assert (status["state"], status["lease"], status["staging"]) == ("serving", None, None)
     assert all(group["ready"] for group in status["groups"])
@@ -88,7 +88,7 @@ def settled(lab, cli, inventory):
     return status
 
 
-def test_somebody_who_asks_what_is_ready_sees_no_failed_request(lab, cli, make_cli, image, replicas):
+def test_clients_that_follow_readiness_see_no_failed_request_during_an_upgrade(lab, cli, make_cli, image, replicas):
     inventory, _ = replicas
     old = images_of(settled(lab, cli, inventory))
 

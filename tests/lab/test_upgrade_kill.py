@@ -1,4 +1,4 @@
-"""``upgrade`` that is killed, stopped or interrupted at any point, and who ends it. Stub engine."""
+"""``upgrade`` killed, paused or interrupted at any point, and finished by another command. Stub engine."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FLAGS = ("--min-speed", "0", "--yes")
 
 @pytest.fixture
 def elsewhere(tmp_path):
-    """A copy of the inventory in a directory of its own."""
+    """A copy of the inventory in a separate directory."""
 
     def write(lab):
         path = tmp_path / "elsewhere" / "inventory.yaml"
@@ -30,7 +30,7 @@ def elsewhere(tmp_path):
 
 
 def killed(cli, lab, reference, point, number=signal.SIGKILL, flag="--image", *, after_s=0.0):
-    """An upgrade that was sent a signal when it came to a step, or some time after that."""
+    """An upgrade that got a signal at a step, or some time after it."""
     running = cli.start("upgrade", lab.inventory, flag, reference, *FLAGS, "--json-lines")
     running.wait_for(step(point))
     time.sleep(after_s)
@@ -39,7 +39,7 @@ def killed(cli, lab, reference, point, number=signal.SIGKILL, flag="--image", *,
 
 
 def ended(lab, cli, ranks, images, release=None):
-    """The cluster has settled on one of ``images``, and another look changes nothing; its id."""
+    """The cluster has settled on one of ``images``, and a second check changes nothing; returns the image's ID."""
     status = settled(lab, cli, ranks)
     (found,) = images_of(status)
     assert found in images
@@ -48,8 +48,8 @@ def ended(lab, cli, ranks, images, release=None):
 
 
 @pytest.mark.parametrize("point", ["start", pytest.param("record", marks=pytest.mark.full)])
-def test_resume_ends_an_upgrade_that_was_killed(lab, cli, make_cli, ranks, two_images, elsewhere, tmp_path, point):
-    """Somebody else does, who has the inventory and not the playbook that was switched to."""
+def test_resume_finishes_a_killed_upgrade(lab, cli, make_cli, ranks, two_images, elsewhere, tmp_path, point):
+    """By another operator, who has the inventory but not the playbook of the switch."""
     old, new, newer = two_images
     one_set(ranks, lab)
     playbook = tmp_path / "newer.yaml"
@@ -63,8 +63,8 @@ def test_resume_ends_an_upgrade_that_was_killed(lab, cli, make_cli, ranks, two_i
 
 
 @pytest.mark.full
-def test_up_ends_an_upgrade_that_was_killed(lab, cli, make_cli, ranks, two_images):
-    """Its playbook names the old image: where the new one has come to serve, up says so and changes nothing."""
+def test_up_finishes_a_killed_upgrade(lab, cli, make_cli, ranks, two_images):
+    """Its playbook names the old image: if the new one serves, up reports it and changes nothing."""
     old, new, newer = two_images
     killed(cli, lab, newer, "start")
     other = make_cli()
@@ -74,8 +74,8 @@ def test_up_ends_an_upgrade_that_was_killed(lab, cli, make_cli, ranks, two_image
 
 
 @pytest.mark.full
-def test_resume_ends_it_where_the_head_has_lost_all_state(lab, cli, make_cli, ranks, two_images, elsewhere):
-    """The secrets of the release that served before are gone with it: what is written starts with those of today."""
+def test_resume_finishes_an_upgrade_after_the_head_lost_all_state(lab, cli, make_cli, ranks, two_images, elsewhere):
+    """The secrets of the previous release are lost with it: the current configuration starts with today's secrets."""
     old, new, newer = two_images
     killed(cli, lab, newer, "stop")
     lab.sparks[0].run(["rm", "-rf", f"{STATE}/clusters"])
@@ -90,9 +90,7 @@ def test_resume_ends_it_where_the_head_has_lost_all_state(lab, cli, make_cli, ra
 
 
 @pytest.mark.full
-def test_an_upgrade_that_was_killed_on_its_way_back_ends_with_the_old_release(
-    lab, cli, make_cli, ranks, image, two_images
-):
+def test_an_upgrade_killed_during_its_rollback_ends_with_the_old_release(lab, cli, make_cli, ranks, image, two_images):
     old = two_images[0]
     broken = image(lab, "garbage", env={"STUB_FAULT": "garbage"})
     running = cli.start("upgrade", lab.inventory, "--image", broken, *FLAGS, "--json-lines")
@@ -106,7 +104,7 @@ def test_an_upgrade_that_was_killed_on_its_way_back_ends_with_the_old_release(
 
 
 @pytest.mark.full
-def test_an_upgrade_that_was_stopped_until_another_ended_it_changes_nothing_when_it_wakes(
+def test_a_paused_upgrade_that_another_operator_finished_changes_nothing_when_resumed(
     lab, cli, make_cli, ranks, image, two_images
 ):
     old = two_images[0]

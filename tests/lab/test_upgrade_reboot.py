@@ -1,4 +1,4 @@
-"""A node that reboots in the middle of an upgrade, and a disk that fills up. Stub engine."""
+"""A node that reboots during an upgrade, and a disk that fills up. Stub engine."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from tests.lab.test_upgrade_kill import FLAGS, step
 pytestmark = pytest.mark.full
 
 
-def test_a_node_that_reboots_leaves_one_release_that_serves(lab, cli, ranks, two_images):
-    """What it takes with it is seen, named, and brought back, or the new release takes its place."""
+def test_a_node_reboot_during_an_upgrade_leaves_one_serving_release(lab, cli, ranks, two_images):
+    """Ranks lost in the reboot are reported and restarted, or the new release replaces them."""
     old, new, newer = two_images
     running = cli.start("upgrade", lab.inventory, "--image", newer, *FLAGS, "--json-lines")
     running.wait_for(step("start"))
@@ -33,7 +33,7 @@ def test_a_node_that_reboots_leaves_one_release_that_serves(lab, cli, ranks, two
         assert re.search("left|right", done.error["message"]), done
 
 
-def test_a_disk_that_fills_up_leaves_one_release_that_serves_or_says_what_remains(lab, cli, ranks, image):
+def test_a_disk_that_fills_up_during_an_upgrade_leaves_a_serving_release_or_an_error(lab, cli, ranks, image):
     cli("up", lab.inventory).ok()
     old = images_of(settled(lab, cli, ranks))
     newer = image(lab, "newer", sparks=1, layer_bytes=20_000_000)
@@ -44,7 +44,7 @@ def test_a_disk_that_fills_up_leaves_one_release_that_serves_or_says_what_remain
     assert done.code in {0, 1, 4}, done
     lab.heal()
     if done.code == 1:
-        # Not even what starts the old release could be written.
+        # Not even the files that start the old release could be written.
         assert "sparkcluster rollback" in done.error["hint"], done
         cli("rollback", lab.inventory, "1", "--json").ok()
     if done.code:

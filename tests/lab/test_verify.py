@@ -1,4 +1,4 @@
-"""``stage --verify`` on three Sparks: a byte that changed at rest, behind size, time and inode. Stub engine."""
+"""``stage --verify`` on three Sparks: a bit flipped at rest, with unchanged size, time and inode. Stub engine."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def shared_lab(make_lab):
 
 @pytest.fixture
 def lab(lab):
-    """Every Spark has the model, and no record of it."""
+    """Every Spark has the model, without a record."""
     for spark in lab.sparks:
         spark.run(["sh", "-c", f"rm -rf {RECORDS} /root/kept; cp -a {FOLDER} /root/kept"])
     yield lab
@@ -47,7 +47,7 @@ def sums(lab):
 
 
 @pytest.mark.full
-def test_a_bit_that_flipped_in_a_directory_is_named_and_mended(lab, cli):
+def test_a_flipped_bit_in_a_directory_is_reported_and_repaired(lab, cli):
     right = sums(lab)
     names = list(right)
     wrong, source = names[2], names[0]

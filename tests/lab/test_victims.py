@@ -1,4 +1,4 @@
-"""Two models on one Spark whose memory runs out: one goes, before the kernel acts, and the other answers all along."""
+"""Two models on one Spark that runs out of memory: the victim is stopped before the kernel acts, and the other keeps answering."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ def two_models(lab, tmp_path):
 
 
 class Client(threading.Thread):
-    """Sends one request after the other until its context is left.
+    """Sends requests one after the other until the ``with`` block ends.
 
     Attributes:
-        answered: how many were answered.
-        failed: why others were not.
+        answered: number of answered requests.
+        failed: reasons of failed ones.
     """
 
     def __init__(self, spark, endpoint):
@@ -74,19 +74,19 @@ class Client(threading.Thread):
 
 
 def kernel_kills(spark):
-    """How many processes of the Spark the kernel has killed for memory."""
+    """Number of processes of the Spark that the kernel has killed for memory."""
     script = "cat /sys/fs/cgroup/memory/memory.oom_control /sys/fs/cgroup/memory.events 2> /dev/null"
     lines = [line.split() for line in spark.run(["sh", "-c", script], check=False).stdout.splitlines()]
     return [int(count) for name, count in lines if name == "oom_kill"]
 
 
 def available_gib(spark, *inside):
-    """MemAvailable on a Spark, or ``docker exec NAME`` inside a container."""
+    """MemAvailable on a Spark, or with ``docker exec NAME`` inside a container."""
     text = spark.run([*inside, "cat", "/proc/meminfo"]).stdout
     return next(int(line.split()[1]) for line in text.splitlines() if line.startswith("MemAvailable")) / 2**20
 
 
-def test_meminfo_of_a_spark_and_of_its_containers_follows_what_its_processes_take(lab):
+def test_meminfo_of_a_spark_and_its_containers_includes_the_memory_of_its_processes(lab):
     (spark,) = lab.sparks
     before = available_gib(spark)
     image = spark.run(["docker", "images", "-q"]).stdout.split()[0]
@@ -104,7 +104,7 @@ def takes_all(spark, container):
 
 
 def end_of(spark, container):
-    """State, exit code, and whether the kernel killed it for memory."""
+    """State, exit code, and whether the kernel killed the container for memory."""
     form = "{{.State.Status}} {{.State.ExitCode}} {{.State.OOMKilled}}"
     return spark.run(["docker", "inspect", "--format", form, container]).stdout.split()
 
@@ -117,8 +117,8 @@ def guarded(lab, cli, two_models):
     return two_models
 
 
-def test_the_victim_goes_before_the_kernel_acts_and_the_other_answers_all_along(lab, cli, guarded):
-    """And its guard does not start it again."""
+def test_the_victim_is_stopped_before_the_kernel_acts_and_the_other_model_keeps_answering(lab, cli, guarded):
+    """Its guard does not restart it."""
     (spark,), two_models = lab.sparks, guarded
     small = cli("status", two_models, "--model", "small", "--json").ok().json["endpoint"]
     names = spark.run(["docker", "ps", "--format", "{{.Names}}"]).stdout.split()
@@ -146,7 +146,7 @@ def test_the_victim_goes_before_the_kernel_acts_and_the_other_answers_all_along(
 
 
 @pytest.mark.full
-def test_where_the_victim_was_too_small_the_one_that_takes_goes_before_the_kernel_acts(lab, cli, two_models):
+def test_if_the_victim_is_too_small_the_growing_model_is_stopped_before_the_kernel_acts(lab, cli, two_models):
     (spark,) = lab.sparks
     cli("up", two_models).ok()
     names = spark.run(["docker", "ps", "--format", "{{.Names}}"]).stdout.split()

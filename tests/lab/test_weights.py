@@ -1,4 +1,4 @@
-"""Weights in a cache that root's containers have been in, for a user who has Docker and no sudo. Stub engine."""
+"""Weights in a cache with files of root from containers, for a user who has Docker and no sudo. Stub engine."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def shared_lab(make_lab):
 
 @pytest.fixture
 def inventory(lab, variant):
-    """The inventory of the user ``spark``, without sudo; one Spark has the model with all that the hub has of it."""
+    """The inventory of the user ``spark``, without sudo; one Spark has the model with all files of the hub."""
     for spark in lab.sparks:
         spark.run(["sh", "-c", "rm -rf /home/spark/.cache /home/spark/.local; mv /etc/sudoers.d/spark /etc/spark"])
     lab.spark("full").run(["sh", "-c", DOWNLOADED_ALL])
@@ -49,7 +49,9 @@ def owners(spark, folder):
 
 
 @pytest.mark.full
-def test_roots_cache_is_seen_and_mended_and_only_what_is_served_is_copied(lab, cli, preflight, inventory):
+def test_a_cache_owned_by_root_is_detected_and_repaired_and_only_served_files_are_copied(
+    lab, cli, preflight, inventory
+):
     assert ("HOST-031", "bare", "info") in preflight(inventory).notes
     dry = cli("stage", inventory, "weights", "--dry-run").ok()
     assert re.search(r"^weights +bare +full ", dry.out, re.MULTILINE)

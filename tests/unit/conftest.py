@@ -1,4 +1,4 @@
-"""Sparks as facts, for the pure rooms: what a probe would say of a machine that a test describes."""
+"""Facts of Sparks for the pure rooms: the answer of a probe on a machine that a test describes."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ TWINS = {
 
 
 def pci(name: str) -> str | None:
-    """PCI address of the interface that the kernel calls ``name``."""
+    """PCI address of the interface ``name``."""
     found = re.match(r"en(?:P(\d+))?p(\d+)s(\d+)f(\d)", name)
     return f"{int(found[1] or 0):04x}:{int(found[2]):02x}:{int(found[3]):02x}.{found[4]}" if found else None
 
@@ -62,8 +62,8 @@ def describe(
 
     Args:
         rails: address with prefix by interface; those twins are cabled, the others are down.
-        management: address of enP7s7, None where that cable is out.
-        gid: RoCE v2 index of each cabled twin's IPv4 GID; None leaves the GID out.
+        management: address of enP7s7, None if that cable is unplugged.
+        gid: RoCE v2 index of each cabled twin's IPv4 GID; None omits the GID.
         mtu: of the cabled twins.
         names: other names of interface → HCA than ``TWINS``.
         changes: facts to replace.
@@ -169,21 +169,21 @@ WEIGHTS: dict[str, Any] = {
 
 
 @pytest.fixture(autouse=True)
-def own_state(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """What commands remember, on this machine and in this process, is each test's own; those who write make the folder."""
+def separate_state(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Commands' state, on this machine and in this process, is separate for each test; commands create the folder."""
     hints.command_line = hints.Typed()
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path_factory.getbasetemp() / f"state-{uuid.uuid4()}"))
 
 
 @pytest.fixture
 def spark() -> Callable[..., Facts]:
-    """Makes the facts of one Spark; takes what ``describe`` takes."""
+    """Makes the facts of one Spark; arguments as ``describe``."""
     return lambda *args, **kwargs: Facts.model_validate(describe(*args, **kwargs))
 
 
 @pytest.fixture
 def cluster() -> Callable[..., Spec]:
-    """Makes a spec: hosts by name of node, and further keys of inventory and playbook."""
+    """Makes a spec: hosts by node name, and further keys of inventory and playbook."""
 
     def make(
         hosts: dict[str, str], *, playbook: dict[str, Any] | None = None, nodes: dict[str, Any] | None = None,
@@ -213,7 +213,7 @@ def accepted(spec: Spec) -> Spec:
 
 @dataclasses.dataclass
 class World:
-    """Two Sparks, alpha and beta, and what is deployed on them."""
+    """Two Sparks, alpha and beta, and the cluster deployed on them."""
 
     spec: Spec
     facts: dict[str, Facts]
@@ -221,23 +221,23 @@ class World:
     secrets: dict[str, set[int]] = dataclasses.field(default_factory=dict)
 
     def plan(self, release: int = 1) -> Plan:
-        """What ``up`` would deploy now."""
+        """The plan that ``up`` would deploy now."""
         topology = topologies.build(self.spec, self.facts)
         return planning.build(self.spec, self.facts, topology, release=release)
 
     def change(self, node: str, **update: Any) -> World:
-        """The same with other facts of ``node``."""
+        """The same world with changed facts of ``node``."""
         self.facts[node] = parse(node, self.facts[node].model_dump() | update)
         return self
 
     def staged(self) -> World:
-        """The same with the weights on every node."""
+        """The same world with the weights on every node."""
         for name in self.facts:
             self.change(name, weights=WEIGHTS)
         return self
 
     def run(self, plan: Plan, *nodes: str, state: str = "running", **labels: str) -> World:
-        """Let the ranks of ``plan`` be there on ``nodes``, or on all of them."""
+        """Make the ranks of ``plan`` run on ``nodes``, or on all nodes."""
         for name in nodes or plan.nodes:
             ranks = [
                 {"name": one.name, "state": state, "labels": one.labels | labels} for one in plan.nodes[name].containers
@@ -248,9 +248,9 @@ class World:
     def document(
         self, plan: Plan, number: int, *, answered: Sequence[str] | None = None, secrets: Any = None, **took: float
     ) -> dict[str, Any]:
-        """The record of ``plan`` as release ``number``, of which the groups ``answered`` (or all) came up.
+        """The record of ``plan`` as release ``number``, for which the groups ``answered`` (or all) started.
 
-        ``took`` is what was measured while they did.
+        ``took`` are the measurements of the start.
         """
         topology = topologies.build(self.spec, self.facts)
         came_up = [group.name for group in plan.groups] if answered is None else answered
@@ -276,7 +276,7 @@ class World:
         )
 
     def record(self, plan: Plan, number: int, *nodes: str, **more: Any) -> World:
-        """Let ``plan`` be recorded as release ``number``."""
+        """Record ``plan`` as release ``number``."""
         document = self.document(plan, number, **more)
         fact = {"number": number, "plan_hash": plan.hash, "record": document}
         for name in nodes or plan.nodes:
@@ -311,7 +311,7 @@ def world(spark: Callable[..., Any], cluster: Callable[..., Any]) -> Callable[..
 
 @pytest.fixture
 def set_source(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[str, str], str]], None]:
-    """``set_source(function)``: other sources of node programs, for this test alone: nothing of them stays in a cache."""
+    """``set_source(function)``: other sources of node programs, only for this test: none stays in a cache."""
     uncached = program._packed.__wrapped__
 
     def replace(source: Callable[[str, str], str]) -> None:
@@ -323,7 +323,7 @@ def set_source(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[str, str]
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Callable[[int | str], Path]]:
-    """Makes a file system of so many bytes, or KiB with ``k``; this needs root."""
+    """Creates a file system of ``size`` bytes, or KiB with ``k``; needs root."""
     if os.geteuid():
         pytest.skip("needs root")
     made: list[Path] = []

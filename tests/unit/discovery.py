@@ -1,4 +1,4 @@
-"""Machines as ``discover`` surveys them, and a network of them in place of SSH."""
+"""Surveys of machines for ``discover``, and a network of them that replaces SSH."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.unit.setup import wired
 
 
 def mac(number: int, twin: int) -> str:
-    """Hardware address of a twin of Spark ``number``."""
+    """MAC address of a twin of Spark ``number``."""
     return wired.mac(number, list(wired.PCI)[twin])
 
 
@@ -30,11 +30,11 @@ def machine(
     cabled: tuple[str, ...] = ("p1",),
     **changes: Any,
 ) -> dict[str, Any]:
-    """Survey of Spark ``number``, as its program answers.
+    """Survey of Spark ``number``, as answered by its program.
 
     Args:
-        addresses: of enP7s7, with prefix; none: no cable in it.
-        heard: interface, hardware address and address of machines that answer on QSFP ports.
+        addresses: of enP7s7, with prefix; empty: without a cable.
+        heard: interface, MAC address and address of machines that answer on QSFP ports.
         cabled: QSFP ports with a link.
         changes: facts to replace.
     """
@@ -50,7 +50,7 @@ NO_SPARK = {"unread": "/etc/dgx-release: no such file"}
 
 
 class Network:
-    """Machines by the address or name at which they answer; ``tried`` are all that were contacted, in order."""
+    """Machines by address or name; ``tried`` are all contacted ones, in order."""
 
     def __init__(self) -> None:
         self.machines: dict[str, dict[str, Any] | SparkclusterError] = {}
@@ -61,11 +61,11 @@ class Network:
         self.user = "nvidia"
 
     def put(self, *hosts: str, answer: dict[str, Any] | SparkclusterError) -> None:
-        """Let ``answer`` answer at ``hosts``."""
+        """Make ``answer`` the answer at ``hosts``."""
         self.machines |= dict.fromkeys(hosts, answer)
 
     def host(self, name: str, address: Address) -> FakeHost:
-        """The machine at ``address``, or one that fails."""
+        """The machine at ``address``, or a failing one."""
         self.tried.append(address.host)
         self.addresses.append(address)
         host = FakeHost(name)
@@ -83,25 +83,25 @@ class Network:
         return host
 
     def connect(self, nodes: Mapping[str, Address], prompts: Any = None) -> Fleet:
-        """In place of ``hosts.connect.connect``."""
+        """Replaces ``hosts.connect.connect``."""
         self.prompts.append(prompts)
         return Fleet({name: self.host(name, address) for name, address in nodes.items()})
 
     def behind(self, jump: Host, name: str, address: Address, prompts: Any = None) -> FakeHost:
-        """In place of ``hosts.connect.behind``."""
+        """Replaces ``hosts.connect.behind``."""
         self.jumps[address.host] = jump.name
         self.prompts.append(prompts)
         return self.host(name, address)
 
     def store_keys(self, _name: str, address: Address, keys: Iterable[str]) -> None:
-        """In place of ``hosts.connect.store_keys``: in the files that an address names, never in the user's."""
+        """Replaces ``hosts.connect.store_keys``: writes the files in the address, never the user's."""
         file = address.ssh.new_keys or address.ssh.known_hosts
         for key in keys if file else ():
             known_hosts.store(Path(str(file)), address.host, *key.split(" "))
 
 
 def replace_ssh(monkeypatch: pytest.MonkeyPatch) -> Network:
-    """A network in place of SSH."""
+    """A network that replaces SSH."""
     made = Network()
     monkeypatch.setattr(discover, "connect", made.connect)
     monkeypatch.setattr(discover, "behind", made.behind)

@@ -1,4 +1,4 @@
-"""A Docker engine for tests: a real HTTP server on a unix socket, which plays what a test gives it."""
+"""A Docker engine for tests: a real HTTP server on a Unix socket with scripted answers."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ class Engine:
     """An engine at ``socket``.
 
     Attributes:
-        scripts: what the pulls get to read, one script each: documents, pauses in seconds, events to wait
-            for, functions to call.
+        scripts: output of the pulls, one script each: documents, pauses in seconds, events to wait for,
+            functions to call.
         refusal: HTTP status and message with which it answers all pulls instead.
         pulls: query and header X-Registry-Auth of each pull.
         left: set when a client closed the connection of a pull before its end.
-        documents: what it answers to GET, by path; None where there is no such thing.
+        documents: answers to GET, by path; None for 404.
     """
 
     def __init__(self, socket: Path) -> None:
@@ -105,7 +105,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self.wfile.flush()
 
     def _play(self, each: dict[str, Any] | float | threading.Event | Callable[[], object]) -> bool:
-        """Whether the client is still there."""
+        """Whether the client is still connected."""
         if callable(each):
             each()
             return True
@@ -123,7 +123,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
 
 def end_pullers(state_dir: Path) -> None:
-    """End the processes that pull, which outlive everything else."""
+    """End the pulling processes, which outlive everything else."""
     for file in state_dir.glob("*/*/state.json"):
         if common.is_locked(str(file.with_name("lock"))):
             os.kill(json.loads(file.read_text())["pid"], signal.SIGTERM)

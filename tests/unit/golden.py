@@ -1,9 +1,9 @@
-"""Golden files: what a test's output was when it was last read by eye.
+"""Golden files: reviewed output of tests.
 
 ``UPDATE_GOLDEN=1`` updates every golden file whose content changed (without ``-n``: a base comes before its cases); read
 the diff before committing it.
 
-A document is stored whole or, where its file begins with ``base: CASE``, as its differences from another case:
+A document is stored completely or, if its file begins with ``base: CASE``, as its differences from another case:
 
 ``replace``
     word → word, in every string of the base, before anything else; it is written by hand.
@@ -16,8 +16,8 @@ A document is stored whole or, where its file begins with ``base: CASE``, as its
     path of a list of strings → its changes in order, as a list or as one text: ``-`` removes a line, ``+`` adds one, and ``=`` is the line
     after which the next one is added.
 ``like``
-    path of a new member → the member beside it (in this case or in the base) that it is like, and its differences
-    from that one.
+    path of a new member → a similar member of the same parent (in this case or in the base), and the differences
+    from that member.
 
 The words of a command (``argv``, ``engine``, ``start``) are stored as one line for each flag, quoted as in a shell.
 """
@@ -48,7 +48,7 @@ def update() -> bool:
 
 
 def check_text(path: Path, text: str) -> None:
-    """``text`` is what ``path`` holds."""
+    """``text`` equals the content of ``path``."""
     if update():
         _write(path, text)
     expected = path.read_text()
@@ -57,7 +57,7 @@ def check_text(path: Path, text: str) -> None:
 
 
 def check(path: Path, document: Any, *, base: str | None = None) -> None:
-    """``document`` is what ``path`` (``KIND/CASE/FILE.yaml``) holds; a new file is written on top of case ``base``."""
+    """``document`` equals the content of ``path`` (``KIND/CASE/FILE.yaml``); a new file is based on case ``base``."""
     made = packed(document)
     if update() and not (path.exists() and _read(path) == made):
         base = _stored(path).get("base") if path.exists() else base
@@ -68,12 +68,12 @@ def check(path: Path, document: Any, *, base: str | None = None) -> None:
 
 
 def read(path: Path) -> Any:
-    """The whole document that ``path`` holds."""
+    """The complete document of ``path``."""
     return _with_commands(_read(path), _words)
 
 
 def cases(kind: str, file: str) -> list[str]:
-    """The cases below ``tests/golden/KIND``, bases first: an update has to write them first."""
+    """The cases below ``tests/golden/KIND``, bases first: an update must write them first."""
     files = {path.name: path / file for path in (ROOT / kind).iterdir()}
 
     def depth(name: str) -> int:
@@ -87,7 +87,7 @@ def cases(kind: str, file: str) -> list[str]:
 
 
 def difference(base: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
-    """The sections that make ``new`` of ``base``."""
+    """The sections that turn ``base`` into ``new``."""
     patch: dict[str, Any] = {"set": {}, "remove": [], "lines": {}, "like": {}}
     _compare(base, new, "", patch)
     return {section: entries for section, entries in patch.items() if entries}
@@ -120,7 +120,7 @@ def _compare(base: Any, new: Any, path: str, patch: dict[str, Any]) -> None:
 
 
 def _members(base: dict[str, Any], new: dict[str, Any], path: str, patch: dict[str, Any]) -> dict[str, Any]:
-    """Enter what only one of two mappings has; what both have, by key."""
+    """Record members of only one of two mappings; members of both, by key."""
     patch["remove"] += [_joined(path, key) for key in base if key not in new]
     beside = {key: new.get(key, value) for key, value in base.items() if isinstance(value, dict)}
     for key in [key for key in new if key not in base]:
@@ -137,7 +137,7 @@ def _members(base: dict[str, Any], new: dict[str, Any], path: str, patch: dict[s
 
 
 def _changed_lines(base: list[Any], new: list[Any]) -> list[str] | None:
-    """The changes of a list of strings; None where they are no shorter than the list, or would be ambiguous."""
+    """The changes of a list of strings; None if they are not shorter than the list, or ambiguous."""
     if not all(isinstance(line, str) and "\n" not in line for line in [*base, *new]):
         return None
     changes: list[str] = []
@@ -154,7 +154,7 @@ def _changed_lines(base: list[Any], new: list[Any]) -> list[str] | None:
 
 
 def _aligned(base: list[Any], new: list[Any]) -> dict[str, tuple[Any, Any]] | None:
-    """Elements of two lists by name or index; None where they are not the same ones in the same order."""
+    """Elements of two lists by name or index; None if they are not the same elements in the same order."""
     if not base or not all(isinstance(element, dict) for element in [*base, *new]):
         return None
     names, wanted = _element_names(base), _element_names(new)
@@ -171,7 +171,7 @@ def _aligned(base: list[Any], new: list[Any]) -> dict[str, tuple[Any, Any]] | No
 
 
 def apply(base: dict[str, Any], patch: dict[str, Any]) -> dict[str, Any]:
-    """The document that the sections of ``patch`` make of ``base``."""
+    """``base`` with the sections of ``patch`` applied."""
     base = _with_words(base, patch.get("replace", {}))
     document = copy.deepcopy(base)
     places = {path: _place(document, path) for section in ("set", "lines", "remove") for path in patch.get(section, [])}
@@ -217,7 +217,7 @@ def _with_changes(lines: list[str], changes: str | list[str]) -> list[str]:
 
 
 def _place(document: Any, path: str) -> tuple[Any, Any]:
-    """The mapping or list that holds what ``path`` names, and its key or index there."""
+    """The mapping or list at ``path``, and its key or index there."""
     *way, last = path.split("/")
     holder = _at(document, way)
     return holder, _element_names(holder).index(last) if isinstance(holder, list) else last
@@ -266,7 +266,7 @@ def _read(path: Path) -> Any:
 
 
 class _Dumper(yaml.SafeDumper):
-    """Short collections of plain values on one line, anything else in block style; no line is folded."""
+    """Short collections of plain values on one line, anything else in block style; lines are not wrapped."""
 
     def represent_data(self, data: Any) -> yaml.Node:
         node = super().represent_data(data)
@@ -282,7 +282,7 @@ def _text(document: Any) -> str:
 
 
 def packed(document: Any) -> Any:
-    """``document`` with sorted keys, and each command as one line for each flag."""
+    """``document`` with sorted keys, and each command as one line per flag."""
     return _with_commands(document, _flags)
 
 

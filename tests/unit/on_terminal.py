@@ -1,4 +1,4 @@
-"""A Python program on a terminal of its own, and somebody who types there."""
+"""A Python program on a separate terminal, and simulated key presses."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SIZE = (24, 80)
 """Lines and columns of the terminal."""
 
-# Runs a function ``run`` as the command ``status`` would run, with what that does about Ctrl-C.
+# Runs a function ``run`` like the command ``status``, with its handling of Ctrl-C.
 COMMAND = """
 import sys, types
 from sparkcluster.cli import main
@@ -34,7 +34,7 @@ def as_command(run):
 
 
 class OnTerminal:
-    """Runs ``program`` on a terminal; ``shown`` is all that appeared there."""
+    """Runs ``program`` on a terminal; ``shown`` is everything that appeared there."""
 
     def __init__(self, program: str, *argv: str) -> None:
         self._begin([sys.executable, "-c", program, *argv], dict(os.environ))
@@ -68,7 +68,7 @@ class OnTerminal:
         return False
 
     def until(self, *texts: str, limit_s: float = 30) -> str:
-        """Wait until one of ``texts`` appears, after what was waited for before; which one came first."""
+        """Wait until one of ``texts`` appears after the previously awaited text; returns the first one."""
         end = time.monotonic() + limit_s
         while not any(text in self.shown[self._seen :] for text in texts):
             assert self._read(end - time.monotonic()), self.shown
@@ -82,17 +82,17 @@ class OnTerminal:
         os.write(self.terminal, text.encode())
 
     def hang_up(self) -> None:
-        """Close the terminal, and wait for the program to end by that."""
+        """Close the terminal, and wait until the program exits."""
         os.close(self.terminal)
         os.waitpid(self.pid, 0)
 
     @property
     def echo(self) -> bool:
-        """Whether the terminal shows what is typed."""
+        """Whether the terminal echoes typed characters."""
         return bool(termios.tcgetattr(self.terminal)[3] & termios.ECHO)
 
     def end(self, limit_s: float = 30) -> int:
-        """Wait for the end; the exit code."""
+        """Wait for the end; returns the exit code."""
         end = time.monotonic() + limit_s
         while self._read(end - time.monotonic()):
             pass
@@ -101,10 +101,10 @@ class OnTerminal:
 
 
 class Shell(OnTerminal):
-    """A line that is typed at a shell in ``directory``, where sparkcluster is installed."""
+    """A line typed at a shell in ``directory``, where sparkcluster is installed."""
 
     def __init__(self, line: str, directory: Path, environment: dict[str, str], prefix: tuple[str, ...] = ()) -> None:
-        """``environment`` is added to that of the tests, without what commands take from it; ``prefix`` goes first."""
+        """``environment`` is added to the tests' environment without variables of commands; ``prefix`` comes first."""
         programs = directory / ".bin"
         programs.mkdir(exist_ok=True)
         if not (program := programs / "sparkcluster").exists():

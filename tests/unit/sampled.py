@@ -1,4 +1,4 @@
-"""Samples of a node as its program sends them, for tests of what is made of them."""
+"""Samples of a node as its program sends them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ DOCUMENT: dict[str, Any] = {
 
 
 def sampled(at_s: float = 1.0, *, engine: dict[str, Any] | None = None, key: str = "lab/a", **changed: Any) -> Sample:
-    """``DOCUMENT`` with other values; the node's clock is 99 s before ``at_s``, and ``engine`` are counts of one."""
+    """``DOCUMENT`` with changed values; the node's clock is 99 s before ``at_s``, and ``engine`` are the engine's counters."""
     read = {"clock_s": changed.get("clock_s", 99.0 + at_s), "counts": engine, "ttft": changed.pop("ttft", None)}
     engines = {} if engine is None else {key: read}
     known = {"at_s": at_s, "clock_s": 99.0 + at_s, "engines": engines}

@@ -1,4 +1,4 @@
-"""What a terminal shows: the text left on it by what a program wrote, colours included."""
+"""A terminal emulator: the text that a program leaves on the screen, including colours."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PASTED = re.compile(
 
 
 def broken(lines: list[str], width: int) -> list[str]:
-    """Those of ``lines`` that a terminal would break, but commands, and one long word: a path, address or hash."""
+    """The ``lines`` that a terminal would break, except commands and single long words: a path, address or hash."""
     return [line for line in lines if len(line) > width and len(line.split()) > 2 and not PASTED.match(line)]
 
 
@@ -31,10 +31,10 @@ class Terminal(io.StringIO):
 
 
 def shown(written: str) -> list[str]:
-    """The lines on a terminal after ``written``, however long, and blank lines at the end left out.
+    """The lines on a terminal after ``written``, of any length, without trailing blank lines.
 
-    It knows what the program and rich use: colours, which stay before the character they apply to, erasing a line,
-    going up, and returns.
+    It supports the sequences that the program and rich use: colours, which stay before the character they apply to,
+    erasing a line, moving up, and carriage returns.
 
     Raises:
         ValueError: anything else that moves the cursor.
@@ -71,7 +71,7 @@ class _Screen:
             del line[0 if values == "2" else self.column :]
         elif kind == "A":
             self.row = max(0, self.row - int(values or 1))
-        elif kind not in ("h", "l"):  # those show and hide the cursor
+        elif kind not in ("h", "l"):  # these show and hide the cursor
             raise ValueError(f"{sequence!r} is not known here")
 
     def end(self, char: str) -> None:

@@ -1,4 +1,4 @@
-"""No module imports itself by way of others, not for its types either."""
+"""No module imports itself through others, not even for types."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import grimp
 
 
 def test_imports_have_no_cycle():
-    """A package and its own modules are one here: what a package offers is made of them."""
+    """A package and its modules count as one: the package's interface is made of them."""
     graph = grimp.build_graph("sparkcluster", cache_dir=None)
     imports = {
         module: {each for each in graph.find_modules_directly_imported_by(module) if not module.startswith(f"{each}.")}

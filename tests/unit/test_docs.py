@@ -1,4 +1,4 @@
-"""The generated pages of docs/ agree with the code; what any page says to type exists."""
+"""The generated pages of docs/ agree with the code; every command on a page is valid."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def test_pages_are_up_to_date() -> None:
     assert old == [], "run scripts/make-docs"
 
 
-def test_pages_on_the_code_name_files_that_exist() -> None:
-    """That of the architecture, and those of the rooms, which are the docstrings of their packages."""
+def test_pages_about_the_code_name_existing_files() -> None:
+    """The page on the architecture, and the docstrings of the rooms' packages."""
     rooms = DOCS.parent / "sparkcluster"
     pages = [DOCS / "architecture.md", *rooms.glob("*/__init__.py")]
     named = {
@@ -41,7 +41,7 @@ def test_pages_on_the_code_name_files_that_exist() -> None:
 
 
 def code(text: str) -> Iterator[str]:
-    """Every line of a page's code blocks without its comment, and every piece of code in its text."""
+    """Every line of a page's code blocks without its comment, and every inline code."""
     for block in BLOCK.findall(text):
         yield from (re.sub(r"(^|\s)#.*", "", line) for line in block.replace("\\\n", " ").splitlines())
     yield from (" ".join(found.split()) for found in re.findall(r"`([^`]+)`", BLOCK.sub("", text)))
@@ -61,7 +61,7 @@ def command_lines(text: str) -> Iterator[list[str]]:
 
 
 def refused(words: list[str]) -> str | None:
-    """Why a command line is wrong; None for a right one, a synopsis, and the name of a command alone."""
+    """The error in a command line; None for a valid one, a synopsis, and a single command name."""
     name, *rest = words
     if "[flags]" in rest:
         return None
@@ -81,7 +81,7 @@ def refused(words: list[str]) -> str | None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_every_command_line_of_a_page_is_one(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_command_line_of_a_page_is_valid(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "sparkcluster.yaml").write_text("cluster: x")  # for lines without an inventory
     wrong = {" ".join(words): why for words in command_lines(page.read_text()) if (why := refused(words))}
@@ -89,7 +89,7 @@ def test_every_command_line_of_a_page_is_one(page: Path, tmp_path: Path, monkeyp
 
 
 def anchors(page: Path) -> set[str]:
-    """The anchors of a page's headings, as GitHub makes them."""
+    """The anchors of a page's headings, as GitHub generates them."""
     headings = re.findall(r"^#+ (.+)$", BLOCK.sub("", page.read_text()), re.MULTILINE)
     plain = (re.sub(r"\[([^]]*)\]\([^)]*\)|`", r"\1", heading).lower() for heading in headings)
     return {re.sub(r"[^\w\- ]", "", heading).replace(" ", "-") for heading in plain}
@@ -107,7 +107,7 @@ def test_every_link_leads_to_a_file_and_a_heading(page: Path) -> None:
     assert broken == []
 
 
-def test_every_page_that_the_code_names_exists() -> None:
+def test_every_page_named_in_the_code_exists() -> None:
     root = DOCS.parent
     files = [
         file
@@ -119,20 +119,20 @@ def test_every_page_that_the_code_names_exists() -> None:
     assert {name for name in named if not (root / name).exists()} == set()
 
 
-def test_every_check_that_a_page_names_exists() -> None:
+def test_every_check_on_a_page_exists() -> None:
     series = "|".join(sorted({code.partition("-")[0] for code in pages()}))
     named = re.findall(rf"\b(?:{series})-\d{{3}}\b", "".join(page.read_text() for page in PAGES))
     assert set(named) - set(pages()) - set(MERGED) == set()
 
 
-def test_the_sources_list_nothing_as_left_out_that_exists() -> None:
+def test_the_sources_list_no_existing_feature_as_omitted() -> None:
     page = (DOCS / "internals/sources.md").read_text()
     left = " ".join(re.findall(r"^Not included: .*?(?=\n\n|\Z)", page, re.MULTILINE | re.DOTALL)).lower()
     clients = [client.title.lower().removesuffix(" agent") for client in CLIENTS.values()]
     assert [name for name in (*clients, *(key.partition(".")[2] for key in sysctl.VALUES)) if name in left] == []
 
 
-def test_every_threat_names_tests_that_exist() -> None:
+def test_every_threat_names_existing_tests() -> None:
     page = (DOCS / "internals/threats.md").read_text()
     rows = [
         line

@@ -1,4 +1,4 @@
-"""Every error that a user sees is in one module, with an exit code that is documented."""
+"""Every user-visible error is in one module, with a documented exit code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Examples of docs/commands.md whose commands contact no node; those of the others are in tests/lab/test_examples.py."""
+"""Examples of docs/commands.md whose commands contact no node; tests/lab/test_examples.py has the others."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LINES = {
 
 
 @pytest.mark.parametrize(("name", "line"), LINES.items(), ids=list(LINES))
-def test_an_example_is_what_the_command_writes(name: str, line: str, tmp_path: Path) -> None:
+def test_an_example_matches_the_output_of_its_command(name: str, line: str, tmp_path: Path) -> None:
     place = examples.Place(tmp_path / "home")
     shutil.copy(examples.ROOT / "inventory/two-spark.yaml", place.home / "mine.yaml")
     code, written = place.run(line)

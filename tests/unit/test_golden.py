@@ -1,4 +1,4 @@
-"""The helper of golden files: differences give back the document, and a change fails until it is updated."""
+"""The helper for golden files: differences restore the document, and a change fails until it is updated."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ DOCUMENTS = st.dictionaries(
 
 
 @given(DOCUMENTS, DOCUMENTS)
-def test_differences_give_back_any_document(base: dict[str, Any], new: dict[str, Any]) -> None:
+def test_base_plus_difference_restores_any_document(base: dict[str, Any], new: dict[str, Any]) -> None:
     stored = yaml.safe_load(yaml.safe_dump(golden.difference(base, new), sort_keys=False))
     assert golden.apply(base, stored) == new
 

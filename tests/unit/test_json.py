@@ -1,6 +1,6 @@
-"""What commands print with --json is what docs/json.schema.json documents, and no more.
+"""Output with --json matches docs/json.schema.json, without additional keys.
 
-Commands that need a cluster are compared by the lab's tests, each time one is run with ``--json``.
+The lab's tests compare commands that need a cluster, each time one is run with ``--json``.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ PLAYBOOK = "name: tiny\nmodel: {id: a/tiny}\nimage: vllm/vllm-openai:v0.20.0\n"
 INVENTORY = "cluster: atlas\nnodes: [{host: 192.168.86.11}]\nplaybook: tiny.yaml\n"
 
 
-def test_what_is_said_of_files(printed, tmp_path, monkeypatch):
+def test_documents_of_commands_about_files_match_the_schema(printed, tmp_path, monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     (tmp_path / "tiny.yaml").write_text(PLAYBOOK)
     (tmp_path / "inventory.yaml").write_text(INVENTORY)
@@ -47,7 +47,7 @@ def test_what_is_said_of_files(printed, tmp_path, monkeypatch):
     printed("fit", "gpt-oss-20b")
 
 
-def test_errors(printed, tmp_path):
+def test_error_documents(printed, tmp_path):
     assert printed("status", str(tmp_path / "missing.yaml"), code=2)["error"]["kind"]
     for error in (
         SpecError([Problem("a.yaml", 1, 2, "cluster", "missing")]),

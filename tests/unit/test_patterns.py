@@ -1,4 +1,4 @@
-"""No expression of the package is slow: what nodes, engines and recipes say is searched in time proportional to it."""
+"""No regular expression of the package is slow: text of nodes, engines and recipes is searched in linear time."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from sparkcluster.engines.signature import plain
 from sparkcluster.spec import secret_patterns
 
 PACKAGE = Path(sparkcluster.__file__).parent
-# A node reads its own machine, the lab its own files, and the parser the operator's own command line.
+# Trusted input: a node's own machine, the lab's files, and the operator's command line.
 OWN = ("node/", "lab/", "cli/parser.py")
 
 
 def expressions() -> dict[str, tuple[str, bool]]:
-    """Every constant expression of the package and of its engines, where it is, and whether it is searched for."""
+    """Every constant regular expression of the package and its engines, its place, and whether it is searched."""
     found: dict[str, tuple[str, bool]] = {}
     for path in PACKAGE.rglob("*.py"):
         place, source = str(path.relative_to(PACKAGE)), path.read_text()
@@ -43,7 +43,7 @@ def expressions() -> dict[str, tuple[str, bool]]:
 
 
 def attacks(pattern: str) -> Iterator[tuple[str, str]]:
-    """What an expression names up to each of its words, and what may follow it again and again."""
+    """Repetitions of an expression's literal words, and following text."""
     words = re.sub(r"\\.|\(\?\W|\[[^]]*\]|[^\w :/=,.-]", " ", pattern).replace(".", " ")
     ends = {0, *(match.end() for match in re.finditer(r"\S+", words))}
     for lead in {re.sub(" +", between, words[:end]) for end in ends for between in (" ", "")}:
@@ -52,12 +52,12 @@ def attacks(pattern: str) -> Iterator[tuple[str, str]]:
 
 
 def slow(pattern: str, *, searched: bool = True) -> bool:
-    """Whether ten times the text takes thirty times as long: 10 is proportional, 100 its square."""
+    """Whether ten times the text takes thirty times as long: 10 is linear, 100 quadratic."""
     compiled = re.compile(pattern)
     run = compiled.search if searched else compiled.fullmatch
 
     def seconds(lead: str, body: str, size: int) -> float:
-        """Processor time of what fails at the end of the text."""
+        """CPU time of a search that fails at the end of the text."""
         text = lead + body * (size // len(body)) + "\x00"
         begin = time.thread_time()
         run(text)
@@ -76,10 +76,10 @@ def test_searching_takes_time_proportional_to_the_text() -> None:
     assert [(where, text) for text, (where, searched) in found.items() if slow(text, searched=searched)] == []
 
 
-def test_the_search_for_slow_patterns_finds_them() -> None:
+def test_the_search_for_slow_patterns_detects_them() -> None:
     for pattern in (r"(a+)+$", r"TOKEN\s*(?:=|\s+x)", r"bind.*port: \d+.*in use"):
         assert slow(pattern), pattern
 
 
-def test_of_a_long_line_the_beginning_is_searched() -> None:
+def test_the_beginning_of_a_long_line_is_searched() -> None:
     assert plain(["x" * 1_000_000, "\x1b[31mred\x1b[0m"]) == ["x" * 4096, "red"]

@@ -1,4 +1,4 @@
-"""No room weighs more than docs/architecture.md allows: lines of code, without blank lines, comments and docstrings."""
+"""Each room stays within its limit in docs/architecture.md: lines of code, without blank lines, comments and docstrings."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ KNOWS_VLLM = ("engines/", "importer/", "lab/")
 MODULES_ABOUT_VLLM = 8
 
 
-def test_few_modules_outside_its_directory_know_vllm() -> None:
-    """What is vLLM's belongs behind ``engines/base.py``; elsewhere it is the engine."""
+def test_few_modules_outside_its_directory_mention_vllm() -> None:
+    """Code for vLLM belongs behind ``engines/base.py``; other code says "the engine"."""
     sources = [path for path in (PROJECT / "sparkcluster").rglob("*.py") if "vllm" in path.read_text().lower()]
     names = [str(path.relative_to(PROJECT / "sparkcluster")) for path in sources]
     found = sorted(name for name in names if not name.startswith(KNOWS_VLLM))
     assert len(found) <= MODULES_ABOUT_VLLM, found
 
 
-def test_rooms_keep_to_what_they_may_weigh() -> None:
-    """Only a feature may raise the number of its room, by its own lines and in the same commit."""
+def test_rooms_stay_within_their_limits() -> None:
+    """Only a feature may raise the limit of its room, by its own lines and in the same commit."""
     rows = re.findall(
         r"^\| ([^|]+) \|[^|]*\|[^|]*\| ([\d,]+) \|$", (PROJECT / "docs/architecture.md").read_text(), re.MULTILINE
     )

@@ -1,4 +1,4 @@
-"""Events of the watch, as nodes would report them."""
+"""Events of the watch program, as nodes report them."""
 
 from __future__ import annotations
 

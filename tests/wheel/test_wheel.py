@@ -1,6 +1,6 @@
-"""The wheel has every file of the package, and works where nothing else is installed: no checkout, no development tools.
+"""The wheel has every file of the package, and works without a checkout or development tools.
 
-Needs the package index that scripts/test installs from. Other Pythons than the one that runs the tests are for --full.
+Needs the package index that scripts/test installs from. Further Python versions run only with --full.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ UV = [sys.executable, "-m", "uv"]
 THIS = f"{sys.version_info.major}.{sys.version_info.minor}"
 VERSIONS = [THIS, *(pytest.param(other, marks=pytest.mark.full) for other in ("3.11", "3.12", "3.13") if other != THIS)]
 
-# Every module and the help of every command. Those of the CPU engine and of the gateway run in an image, and what
-# serves telemetry needs an extra.
+# Every module and the help of every command, except modules of the CPU engine and the gateway, which run in an image,
+# and the server of telemetry, which needs an extra.
 IMPORT_ALL = """
 import importlib, pkgutil, re, sys, sparkcluster
 assert "site-packages" in sparkcluster.__file__, sparkcluster.__file__
@@ -52,7 +52,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(params=VERSIONS, scope="session")
 def home(request: pytest.FixtureRequest, wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An empty directory, beside which the wheel is installed in ``venv``."""
+    """An empty directory, next to which the wheel is installed in ``venv``."""
     folder = tmp_path_factory.mktemp(f"python{request.param}")
     python = interpreter(request.param)
     pinned = ["--constraint", str(ROOT / "scripts/lib/constraints.txt")]
@@ -64,7 +64,7 @@ def home(request: pytest.FixtureRequest, wheel: Path, tmp_path_factory: pytest.T
 
 
 def interpreter(version: str) -> str:
-    """A Python of this version: on PATH, of pyenv or of uv; skips where there is none."""
+    """A Python of this version: on PATH, from pyenv or uv; skips if there is none."""
     if version == THIS:
         return sys.executable
     pyenv = Path(os.environ.get("PYENV_ROOT") or "~/.pyenv").expanduser()
@@ -84,7 +84,7 @@ def interpreter(version: str) -> str:
 
 
 def run(argv: list[str], folder: Path, code: int = 0, **variables: str) -> str:
-    """Output of a command that has to exit with ``code``, in an environment without what the tests themselves use."""
+    """Output of a command that must exit with ``code``, in an environment without the tests' own variables."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "VIRTUAL_ENV"))}
     done = subprocess.run(
         argv, cwd=folder, env={**kept, **variables}, capture_output=True, text=True, timeout=300, check=False
@@ -116,7 +116,7 @@ def test_every_module_can_be_imported_and_every_command_has_help(home: Path) -> 
     run([str(home.parent / "venv/bin/python"), "-c", IMPORT_ALL], home)
 
 
-def test_commands_that_need_files_of_the_package(home: Path) -> None:
+def test_commands_that_need_package_files(home: Path) -> None:
     def document(*words: str, code: int = 0) -> Any:
         return json.loads(sparkcluster(home, *words, "--json", code=code))
 

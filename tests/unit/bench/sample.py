@@ -1,4 +1,4 @@
-"""A record as two Sparks would give it: a sweep with ten minutes of samples, and an A/B of three runs."""
+"""Example records of two Sparks: a sweep with ten minutes of samples, and an A/B of three runs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ DEPTHS, CONCURRENCIES = (0, 4096, 16384), (1, 2, 4, 8, 16)
 def cell(
     depth: int = 0, concurrency: int = 1, *, began_s: float = 0.0, speed: float = 1.0, chance: random.Random
 ) -> Measured:
-    """A cell of three passes, as a 120B of 5B active parameters decodes on two Sparks."""
+    """A cell of three passes, as a 120B model with 5B active parameters decodes on two Sparks."""
 
     def passes(value: float) -> list[float]:
         return [value * chance.uniform(0.985, 1.015) for _ in range(3)]
@@ -45,7 +45,7 @@ def cell(
 
 
 def samples(seconds: int, *, chance: random.Random) -> dict[str, dict[str, object]]:
-    """A sample a second of two Sparks: memory falls as the KV cache fills, the clock follows the work."""
+    """One sample per second of two Sparks: memory falls as the KV cache fills, the clock follows the load."""
     found = {}
     for name, base in (("spark-1", 21.5), ("spark-2", 26.0)):
         busy = [at % 40 > 3 for at in range(seconds)]
@@ -100,7 +100,7 @@ def sweep(**changed: object) -> Record:
 
 
 def pair() -> list[Record]:
-    """A, B and A again of a drafter that is switched off: decode is slower without it, prefill is the same."""
+    """A, B and A of a disabled drafter: decode is slower without it, prefill is the same."""
     found = []
     for number, speed in enumerate((1.0, 0.76, 1.0), start=1):
         chance = random.Random(number)

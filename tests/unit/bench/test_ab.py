@@ -1,4 +1,4 @@
-"""An A/B ends with what served before, whatever happens in the middle, and says what remains where it does not."""
+"""An A/B ends with the previous release whatever happens, or shows the remaining command."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from sparkcluster.release import replacement, rollout
 from sparkcluster.release.states import Options
 from sparkcluster.release.upgrade import rollback, upgrade
 from sparkcluster.spec import consent
-from tests.unit.release.conftest import ANSWER, Told, up  # noqa: F401 - a fixture
+from tests.unit.release.conftest import ANSWER, RecordingReport, up  # noqa: F401 - a fixture
 
 CHANGE = 'env.A="2"'
 
 
 @pytest.fixture
 def bench(up, world, monkeypatch, tmp_path):  # noqa: F811
-    """``bench(...)``: an A/B where release 3 serves with A=1, and ``--ab`` sets A=2; ``bench.runs`` are kept.
+    """``bench(...)``: an A/B while release 3 serves with A=1, and ``--ab`` sets A=2; ``bench.runs`` are the stored runs.
 
-    What is written was edited since, to A=0.
+    The inventory was edited since, to A=0.
 
-    ``measuring`` are called in the place of what measures, one for each run.
+    ``measuring`` are called instead of the measurement, one for each run.
     """
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     serves, written = (world(playbook={"env": {"A": value, "B": value}}) for value in "10")
@@ -73,7 +73,7 @@ def acts(bench):
 SWITCH = ["stop alpha beta", "launch alpha beta"]
 
 
-def test_a_then_b_then_a_are_measured_and_a_serves_again(bench):
+def test_a_b_and_a_are_measured_in_turn_and_a_serves_at_the_end(bench):
     assert bench() == bench.runs
     assert acts(bench) == ["measure 1", *SWITCH, "measure 2", *SWITCH, "measure 1"]
     ids = [run.id for run in bench.runs]
@@ -87,9 +87,9 @@ def test_a_then_b_then_a_are_measured_and_a_serves_again(bench):
     assert {each["operation"] for each in bench.up.recorded} == {"bench"}
 
 
-def test_nothing_is_stopped_before_downtime_and_minutes_were_said_and_accepted(bench, monkeypatch):
+def test_nothing_is_stopped_until_downtime_and_duration_are_confirmed(bench, monkeypatch):
     asked = []
-    monkeypatch.setattr(Told, "confirm", lambda report, question: asked.append((question, report.notes[-1])))
+    monkeypatch.setattr(RecordingReport, "confirm", lambda report, question: asked.append((question, report.notes[-1])))
     monkeypatch.setattr(ab, "accept", lambda spec, *_, **__: spec)
     with pytest.raises(UsageError, match=f"run {bench.serves.spec.inventory.cluster}-1 is kept") as caught:
         bench(yes=False)
@@ -103,7 +103,7 @@ def test_nothing_is_stopped_before_downtime_and_minutes_were_said_and_accepted(b
 
 
 def fails(*outcomes):
-    """What each launch ends with, in turn."""
+    """The result of each launch, in turn."""
     left = list(outcomes)
     return lambda _: left.pop(0) if left else None
 
@@ -128,13 +128,15 @@ STOPPED = Interrupted("interrupted", step="start")
     [
         pytest.param([], [BROKEN], RolledBack, exit_codes.ROLLED_BACK, id="B-does-not-start"),
         pytest.param([], [STOPPED], Interrupted, exit_codes.INTERRUPTED, id="ctrl-c-while-B-starts"),
-        pytest.param([nothing, raises(KeyboardInterrupt())], [], KeyboardInterrupt, None, id="ctrl-c-in-B"),
+        pytest.param(
+            [nothing, raises(KeyboardInterrupt())], [], KeyboardInterrupt, None, id="ctrl-c-while-B-is-measured"
+        ),
         pytest.param([nothing, raises(SparkclusterError("no answer"))], [], SparkclusterError, 1, id="B-fails"),
         pytest.param([nothing, raises(ValueError("a bug"))], [], ValueError, None, id="measuring-has-a-bug"),
-        pytest.param([], [None, STOPPED], Interrupted, exit_codes.INTERRUPTED, id="ctrl-c-on-the-way-back"),
+        pytest.param([], [None, STOPPED], Interrupted, exit_codes.INTERRUPTED, id="ctrl-c-during-rollback"),
     ],
 )
-def test_whatever_happens_to_b_a_serves_again(bench, measuring, launches, error, code):
+def test_a_is_restored_however_b_ends(bench, measuring, launches, error, code):
     with pytest.raises(error) as caught:
         bench(measuring, fails=fails(*launches))
     assert getattr(caught.value, "exit_code", None) == code
@@ -145,7 +147,7 @@ def test_whatever_happens_to_b_a_serves_again(bench, measuring, launches, error,
 
 
 @pytest.mark.parametrize("second", [STOPPED, BROKEN])
-def test_where_a_does_not_serve_again_the_command_is_said(bench, second):
+def test_if_a_cannot_be_restored_the_command_to_type_is_shown(bench, second):
     with pytest.raises(SparkclusterError, match="no answer; release 3 does not serve again: ") as caught:
         bench([nothing, raises(SparkclusterError("no answer"))], fails=fails(None, second))
     assert caught.value.hint == "sparkcluster rollback INVENTORY 3"
@@ -153,7 +155,7 @@ def test_where_a_does_not_serve_again_the_command_is_said(bench, second):
     assert (done.changed, bench.value()) == (True, "1")
 
 
-def test_what_another_operator_deployed_meanwhile_is_not_undone(bench, world, monkeypatch):
+def test_a_concurrent_deployment_by_another_operator_is_not_undone(bench, world, monkeypatch):
     third = world(playbook={"env": {"A": "3"}}).spec
 
     def deploy(fleet, report):
@@ -176,19 +178,19 @@ def test_what_another_operator_deployed_meanwhile_is_not_undone(bench, world, mo
         ("args.port=1", "port"),
     ],
 )
-def test_a_change_that_is_none_is_refused_before_anything_is_measured(bench, change, why):
+def test_an_empty_change_is_refused_before_any_measurement(bench, change, why):
     with pytest.raises(UsageError, match=f"--ab {change.split('=')[0]}.*({why})"):
         bench(change=change)
     assert acts(bench) == []
 
 
-def test_one_pass_is_refused_before_anything_is_measured(bench):
+def test_a_single_pass_is_refused_before_any_measurement(bench):
     with pytest.raises(UsageError, match="needs several passes") as caught:
         bench(runs=1)
     assert (caught.value.hint, acts(bench)) == ("remove --runs 1", [])
 
 
-def test_b_is_what_serves_with_the_change_alone_whatever_was_written_since(bench):
+def test_b_is_the_running_release_with_only_the_change_whatever_the_inventory_says_now(bench):
     bench()
     (b, *_) = (each["plan"]["nodes"]["alpha"]["env"] for each in bench.up.recorded)
     assert (b["A"], b["B"]) == ("2", "1")

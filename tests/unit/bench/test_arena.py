@@ -1,4 +1,4 @@
-"""The files of a submission."""
+"""The files of a submission to Spark Arena."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PLAYBOOK = Playbook.model_validate(
 
 
 def run(**changed):
-    """All 28 cells, each of one pass."""
+    """All 28 cells, with one pass each."""
     cells = [
         dataclasses.replace(sample.sweep().cells[0], depth=depth, concurrency=at_once, phase=phase)
         for _, _, depth, at_once, caching in TABLES["cells"]["arena"]
@@ -37,7 +37,7 @@ def folder(tmp_path, monkeypatch):
     return record.directory() / "atlas-7-arena"
 
 
-def test_three_files_as_sparkrun_writes_them_that_say_who_made_them(folder):
+def test_three_files_are_written_in_sparkruns_format_and_name_their_creator(folder):
     assert str(folder) in arena.write(run(), PLAYBOOK)
     names = ("recipe.yaml", "benchmark.csv", "metadata.json")
     recipe, table, metadata = ((folder / name).read_text() for name in names)

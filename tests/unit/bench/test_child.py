@@ -1,4 +1,4 @@
-"""The process that measures: what it is told, what it tells, and that it ends."""
+"""The process that measures: its input, its output, and its end."""
 
 from __future__ import annotations
 
@@ -66,13 +66,13 @@ def test_cells_are_measured_until_the_client_is_closed(engine: Engine, make: Mak
     assert not process.exists()
 
 
-def test_what_the_engine_says_is_the_error(engine: Engine, make: Make):
+def test_the_error_is_the_engines_message(engine: Engine, make: Make):
     engine.timeline = Timeline(key=KEY, fails="the engine is dead")
     with pytest.raises(SparkclusterError, match="the engine is dead"):
         run(make(), Cell(100, 4))
 
 
-def test_an_engine_that_says_too_much_or_sends_requests_elsewhere_is_an_error(engine: Engine, make: Make):
+def test_an_engine_that_sends_too_much_or_redirects_is_an_error(engine: Engine, make: Make):
     engine.timeline = Timeline(key=KEY, fails="x" * (1 << 20))
     with pytest.raises(SparkclusterError) as failed:
         run(make(), Cell(100, 4))
@@ -90,8 +90,8 @@ def test_another_tokenizer_than_the_models_is_an_error(engine: Engine, make: Mak
     assert not engine.notes
 
 
-def test_a_tokenizer_that_takes_too_much_is_an_error(make: Make):
-    """The process is killed by what it may take of a processor, or aborts at what it may take of memory."""
+def test_an_oversized_tokenizer_is_an_error(make: Make):
+    """The process is killed by a CPU limit, or aborts at a memory limit."""
     client: Any = make()
     client._process.kill()
     client._process.wait()

@@ -1,4 +1,4 @@
-"""llama-benchy as we use it, against an engine that notes what it really sent: tokens, and the phase that each is of."""
+"""llama-benchy as the client uses it, against an engine that records each sent token: tokens, and their phases."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def prompts(tokens: Any) -> Any:
 
 @pytest.fixture
 def measure(engine: Engine, prompts: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Measure:
-    """The requests of a cell, and its document, which has ``before`` and ``after`` of the engine's counters."""
+    """The requests of a cell, and its document with the engine's counters ``before`` and ``after``."""
     monkeypatch.chdir(tmp_path)
 
     def measure(cell: Cell, kind: str = "chat") -> Found:
@@ -81,7 +81,7 @@ def counters(engine: Engine) -> dict[str, int]:
 
 
 def benchmarks() -> list[dict[str, Any]]:
-    """What llama-benchy says of each phase of each cell."""
+    """Output of llama-benchy for each phase of each cell."""
     return list(json.loads(Path("reports/llama-benchy.json").read_text())["benchmarks"])
 
 
@@ -108,14 +108,14 @@ TRICKS = {
 
 
 @pytest.mark.parametrize("trick", TRICKS)
-def test_tokens_are_counted_in_the_phase_that_they_are_of(trick: str, engine: Engine, measure: Measure):
-    """Of the first chunk prefill has the tokens, of the others decode; a role, or usage, is no token."""
+def test_tokens_are_counted_in_their_phase(trick: str, engine: Engine, measure: Measure):
+    """The tokens of the first chunk belong to prefill, the others to decode; a role or usage is no token."""
     engine.timeline, cell = Timeline(**TRICKS[trick]), Cell(200, 32)
     requests, _ = found = measure(cell)
     for request, note in zip(requests, engine.notes, strict=True):
         assert (request["tokens"], request["first_tokens"]) == (note.tokens, note.sent[0][1]) == (32, note.sent[0][1])
         assert request["prompt_tokens"] == note.prompt
-        # both clocks are the same here: what a client notes is after what the engine did, and before what it did next
+        # both use the same clock: the client's notes lie between the engine's consecutive notes
         assert request["start_s"] <= note.at_s <= note.sent[0][0] <= request["first_s"]
         assert note.sent[-1][0] <= request["last_s"]
     assert [each["run"] for each in requests] == [0, 1]
@@ -125,13 +125,13 @@ def test_tokens_are_counted_in_the_phase_that_they_are_of(trick: str, engine: En
     assert Path("reports/csv").read_text().count("timeline,") == 2
 
 
-def test_tokens_without_text_are_not_of_the_time_between_those_with_text(engine: Engine, measure: Measure):
+def test_tokens_without_text_are_excluded_from_the_time_between_tokens(engine: Engine, measure: Measure):
     engine.timeline = Timeline(silent=16)
     requests, _ = measure(Cell(200, 32))
     assert [(each["tokens"], each["tokens"] - each["first_tokens"]) for each in requests] == [(32, 15)] * RUNS
 
 
-def test_a_context_that_is_sent_first_is_a_phase_of_its_own(engine: Engine, measure: Measure):
+def test_a_context_sent_first_is_a_separate_phase(engine: Engine, measure: Measure):
     engine.timeline, cell = Timeline(cache=True), Cell(100, 8, depth=400, concurrency=2, caching=True)
     requests, _ = measure(cell)
     assert [(each["run"], each["phase"]) for each in requests] == [
@@ -143,7 +143,7 @@ def test_a_context_that_is_sent_first_is_a_phase_of_its_own(engine: Engine, meas
     assert [each["is_context_prefill_phase"] for each in benchmarks()] == [True, False]
 
 
-def test_a_second_cell_is_in_the_same_report_and_probes_nothing(
+def test_a_second_cell_is_added_to_the_report_without_another_probe(
     engine: Engine, prompts: Any, tmp_path: Path, monkeypatch
 ):
     monkeypatch.chdir(tmp_path)
@@ -158,19 +158,21 @@ def test_a_second_cell_is_in_the_same_report_and_probes_nothing(
     ]  # fmt: skip
 
 
-def test_a_prompt_that_the_template_fills_is_not_measured(engine: Engine, measure: Measure, prompts: Any, monkeypatch):
+def test_a_prompt_shorter_than_the_template_is_not_measured(
+    engine: Engine, measure: Measure, prompts: Any, monkeypatch
+):
     job = {"url": engine.url, "key": None, "model": "timeline", "runs": 1, "headers": {}}
     measure_it = client.chat(job, prompts, lambda *_, **__: None)
     document = asyncio.run(measure_it(Cell(TEMPLATE, 4)._asdict(), pytest.fail))
     assert document == {"skipped": f"the chat template alone takes {2 * TEMPLATE} tokens"}
 
 
-def test_who_counts_chunks_for_tokens_is_seen(engine: Engine, measure: Measure):
+def test_counting_chunks_as_tokens_is_detected(engine: Engine, measure: Measure):
     engine.timeline = Timeline(per_chunk=4, token_ids=False, usage="chunks")
     assert "miscounted" in marks(Cell(200, 32), measure(Cell(200, 32)))
 
 
-def test_a_warm_up_that_is_counted_is_seen(measure: Measure, monkeypatch: pytest.MonkeyPatch):
+def test_a_counted_warm_up_is_detected(measure: Measure, monkeypatch: pytest.MonkeyPatch):
     from llama_benchy import config
 
     right = config.BenchmarkConfig
@@ -181,7 +183,7 @@ def test_a_warm_up_that_is_counted_is_seen(measure: Measure, monkeypatch: pytest
 
 
 @pytest.mark.parametrize("repeats", [False, True])
-def test_prompts_that_the_cache_answers_are_seen(
+def test_prompts_answered_from_the_cache_are_detected(
     repeats: bool, engine: Engine, measure: Measure, prompts: Any, monkeypatch: pytest.MonkeyPatch
 ):
     engine.timeline, cell = Timeline(cache=True), Cell(58, 4)
@@ -199,7 +201,7 @@ def test_an_embedding_model_is_measured_in_texts(engine: Engine, measure: Measur
     assert not Path("reports").exists()
 
 
-def test_the_book_is_whole():
+def test_the_book_is_complete():
     text = book()
     assert len(text.split()) == 180_381
     assert text.startswith("The book of the generation of Jesus Christ")

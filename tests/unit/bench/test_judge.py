@@ -1,4 +1,4 @@
-"""What makes a cell invalid, when a change is more than noise, and what a run is measured by."""
+"""When a cell is invalid, when a change is more than noise, and to which figures a run is compared."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def samples(at_s=15.0, gpu=GPU, **engine):
 
 
 def node(at_s=15.0, gpu=GPU, *, swaps=0, moves=None, **more):
-    """Three samples of a node that swaps and moves so many pages and bytes meanwhile; None where it has no HCA."""
+    """Three samples of a node that swaps pages and sends bytes in between; None without an HCA."""
     idle = dict.fromkeys(("utilization_percent", "power_w", "sm_clock_mhz", "throttle"))
     found = []
     for step in range(3):
@@ -38,7 +38,7 @@ def request(run, start_s, first_s, last_s, *, tokens=9, first_tokens=1):
     return {"run": run, "phase": "prompt", "start_s": start_s, "first_s": first_s, "last_s": last_s, **known}
 
 
-def test_decode_is_without_the_tokens_of_the_first_chunk_and_prefill_ends_with_the_last_first_token():
+def test_decode_excludes_the_tokens_of_the_first_chunk_and_prefill_ends_with_the_last_first_token():
     two = [request(1, 0.0, 1.0, 3.0, first_tokens=3), request(1, 0.5, 2.0, 4.0, first_tokens=1)]
     found = judge.figures([request(2, 9.0, 9.5, 11.5), *two])
     assert found["prefill"] == [200 / 2.0, 100 / 0.5]
@@ -55,7 +55,7 @@ def test_an_answer_in_one_chunk_has_no_decode_speed_and_an_embedding_only_texts(
 
 
 @pytest.mark.parametrize(
-    ("changed", "seen", "rules", "marks"),  # of what is changed lists are figures
+    ("changed", "seen", "rules", "marks"),  # lists in the changes are figures
     [
         ({}, samples(running=2), {}, []),
         ({"answer_tokens": [2] * 6}, {}, {}, ["miscounted"]),  # chunks of two tokens were counted
@@ -90,7 +90,7 @@ def test_an_answer_in_one_chunk_has_no_decode_speed_and_an_embedding_only_texts(
         ({"answer_tokens": [], "texts": [9.0], "engine": {"hits": 16, "generated": 0}}, {}, {"template_tokens": 0}, []),
     ],
 )
-def test_marks(changed, seen, rules, marks):
+def test_marks_of_cells(changed, seen, rules, marks):
     figures = {"answer_tokens": [4] * 6} | {name: value for name, value in changed.items() if isinstance(value, list)}
     others = {name: value for name, value in changed.items() if name not in figures}
     assert judge.marks(dataclasses.replace(CELL, figures=figures, **others), seen, **RULES | rules) == marks
@@ -100,7 +100,7 @@ def verdicts(found, metric="decode"):
     return {each["verdict"] for each in found["cells"] if each["metric"] == metric}
 
 
-def test_b_is_better_worse_or_noise_by_what_passes_of_one_side_differ():
+def test_b_is_better_worse_or_noise_depending_on_the_spread_of_each_side():
     a, b, again = sample.pair()
     found = judge.compare([a, again], [b])
     assert (found["a"], found["b"]) == (["atlas-8", "atlas-10"], ["atlas-9"])
@@ -110,7 +110,7 @@ def test_b_is_better_worse_or_noise_by_what_passes_of_one_side_differ():
     assert set(found["cells"][0]) >= {"prompt", "answer", "depth", "concurrency", "phase", "metric", "change", "band"}
 
 
-def test_a_later_first_token_is_worse():
+def test_a_later_first_token_counts_as_worse():
     a, b = sample.pair()[0], sample.pair()[0]
     for each in b.cells:
         each.figures["ttft_s"] = [2 * value for value in each.figures["ttft_s"]]
@@ -133,7 +133,7 @@ def each(record, **changed):
         sample.sweep(profile="arena"),  # its contexts are cached
     ],
 )
-def test_what_cannot_be_compared_is_refused(other):
+def test_incomparable_runs_are_refused(other):
     with pytest.raises(UsageError) as refused:
         judge.compare([sample.sweep()], [other])
     assert refused.value.hint
@@ -171,14 +171,14 @@ def test_a_run_is_as_expected_slower_or_not_comparable():
         assert judge.expectation(sample.sweep(**changed), playbook(figure(50))).startswith("not comparable: ")
 
 
-def test_a_slower_run_says_what_was_sampled():
+def test_a_slower_run_shows_what_was_sampled():
     run = sample.sweep()
     assert "the samples show no reason" in judge.expectation(run, playbook(figure(90)))
     run.cells[0] = dataclasses.replace(run.cells[0], marks=["throttled", "swapped"])
     assert "throttled, swapped" in judge.expectation(run, playbook(figure(90)))
 
 
-def test_the_guides_figures_are_beside_those_of_its_scenarios():
+def test_the_guides_figures_are_shown_next_to_those_of_its_scenarios():
     cells = [dataclasses.replace(sample.sweep().cells[0], prompt=1834, answer=32)]
     names, rows, legend = judge.table(sample.sweep(profile="guide", cells=cells))
     assert rows[0][names.index("GUIDE")] == "1,636 / 23.7 / 1.12"
@@ -188,10 +188,10 @@ def test_the_guides_figures_are_beside_those_of_its_scenarios():
     assert "Nemotron" not in legend
 
 
-def test_columns_without_anything_to_say_are_left_out_and_the_others_explained():
+def test_empty_columns_are_omitted_and_the_others_explained():
     names, rows, legend = judge.table(sample.sweep())
     assert not {"TEXTS", "ACCEPTED"} & set(names)
-    assert rows[0][names.index("PER USER")] == ""  # of one request it is DECODE
+    assert rows[0][names.index("PER USER")] == ""  # with one request it equals DECODE
     assert "TTFT: seconds" in legend
     names, rows, legend = judge.table(sample.sweep(), judge.FIGURES)
     assert rows[0][names.index("ACCEPTED")] == "71%"
@@ -200,7 +200,7 @@ def test_columns_without_anything_to_say_are_left_out_and_the_others_explained()
     assert judge.table(sample.sweep(cells=[]))[:2] == ([], [])
 
 
-def test_notes_name_the_pair_the_knee_what_was_left_out_and_how_it_ended():
+def test_notes_name_the_pair_the_knee_skipped_cells_and_how_the_run_ended():
     assert "atlas-8, atlas-9, atlas-10" in judge.notes(sample.pair()[0], None)[0]
     knees = judge.notes(sample.sweep(), None)[:-1]
     assert knees[0] in {"knee: concurrency 8 at depth 0", "knee: concurrency 16 at depth 0"}

@@ -1,4 +1,4 @@
-"""A run on fake nodes: what is kept of it however it ends, and what is refused before a request is sent."""
+"""A run on fake nodes: what is stored however it ends, and what is refused before a request."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ MODEL = Weights.model_validate({"path": "/hub/qwen", "revision": "0" * 40, "conf
 
 
 class Sampler:
-    """Samples that were taken when they are asked for; ``counters`` are the engine's."""
+    """Samples that are taken on request; ``counters`` are the engine's."""
 
     counters: dict[str, float] = {}
     moves = True
@@ -68,7 +68,7 @@ class Sampler:
 
 
 class Client:
-    """Answers of ``decode`` tokens/s for one request; ``fails`` is called before each of them with how many came."""
+    """Answers of ``decode`` tokens/s per request; ``fails`` is called before each one with the number of earlier ones."""
 
     made: list[Client] = []
 
@@ -79,7 +79,7 @@ class Client:
         type(self).made.append(self)
 
     def fails(self, answered):
-        """Nothing fails."""
+        """No failure."""
 
     def decode(self, cell):
         return 50.0 / cell.concurrency
@@ -113,7 +113,7 @@ class Client:
 
 @pytest.fixture
 def serving(world, monkeypatch, tmp_path):
-    """``serving(**inventory)``: fleet and spec of a cluster that serves release 3, reached over SSH alone."""
+    """``serving(**inventory)``: fleet and spec of a cluster that serves release 3, reachable only over SSH."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     monkeypatch.setattr(module, "Sampler", type("Fake", (Sampler,), {}))
     monkeypatch.setattr(module, "Client", type("Fake", (Client,), {"made": []}))
@@ -135,8 +135,8 @@ def serving(world, monkeypatch, tmp_path):
     return make
 
 
-class Asked(Report):
-    """Keeps questions and notes, and says yes if ``says``."""
+class AnsweringReport(Report):
+    """Records questions and notes, and answers yes if ``says``."""
 
     def __init__(self, *, says=False):
         self.says, self.questions, self.notes, self.doing = says, [], [], []
@@ -152,9 +152,9 @@ class Asked(Report):
         self.doing.append((node, text))
 
 
-def test_a_run_is_kept_with_what_served_and_leaves_nothing_behind(serving):
+def test_a_run_is_stored_with_the_served_release_and_leaves_nothing_behind(serving):
     fleet, site = serving()
-    report = Asked()
+    report = AnsweringReport()
     found = measure(fleet, site.spec, Job(runs=2), report, seed=7)
     client = module.Client.made[0]
     assert (client.url, client.key, client.tokenizer, client.seed) == ("http://127.0.0.1:8000/v1", None, "{}", 7)
@@ -174,36 +174,36 @@ def test_a_run_is_kept_with_what_served_and_leaves_nothing_behind(serving):
     assert report.doing[-1] == ("alpha", "1 of 1: 2,048 tokens, 1 request; 3 of 3 answered")
 
 
-def test_a_run_with_the_process_that_measures(serving, monkeypatch, tmp_path):
+def test_a_run_with_the_real_child_process(serving, monkeypatch, tmp_path):
     with timeline.serving(timeline.Timeline(), timeline.tokenizer(tmp_path)) as engine:
         fleet, site = serving(playbook={"args": {"max-num-seqs": 2, "max-model-len": 4096}})
         found = (tmp_path / "tokenizer.json").read_text()
         fleet.hosts["alpha"].on("cat", "/hub/qwen/tokenizer.json", answer=found)
         monkeypatch.setattr(module, "forwarded", lambda *_: contextlib.nullcontext(engine.url))
         monkeypatch.setattr(module, "Client", child.Client)
-        found = measure(fleet, site.spec, Job("sweep", runs=2), report := Asked())
+        found = measure(fleet, site.spec, Job("sweep", runs=2), report := AnsweringReport())
     answers = [(cell.concurrency, cell.figures["answer_tokens"]) for cell in found.cells]
     assert answers == [(1, [128] * 2), (2, [128] * 4)]
     assert "the other 1 cell take" in report.notes[0]
     assert len((record.directory() / "atlas-1.csv").read_text().splitlines()) == 1 + 4
 
 
-def test_ctrl_c_keeps_the_cells_before_and_no_part_of_one(serving):
+def test_ctrl_c_keeps_complete_cells_and_no_partial_cell(serving):
     def fails(_self, answered):
-        if answered == 4:  # with 1 and 2 at once three were answered, and one of the 4 at once
+        if answered == 4:  # three were answered with 1 and 2 concurrent requests, and one of the 4 concurrent ones
             raise KeyboardInterrupt
 
     fleet, site = serving(playbook={"args": {"max-num-seqs": 4}})
     module.Client.fails = fails
     with pytest.raises(KeyboardInterrupt):
-        measure(fleet, site.spec, Job("sweep", runs=1), report := Asked())
+        measure(fleet, site.spec, Job("sweep", runs=1), report := AnsweringReport())
     assert report.notes[-1] == "partial results are kept: sparkcluster bench show atlas-1"
     found = record.load("atlas-1")
     assert found.ended == "interrupted"
     assert [(each.concurrency, len(each.figures["ttft_s"])) for each in found.cells] == [(1, 1), (2, 2)]
 
 
-def test_an_error_of_the_program_keeps_the_cells_before_too(serving):
+def test_after_an_error_of_the_child_the_complete_cells_are_kept(serving):
     def fails(_self, answered):
         if answered == 1:
             raise KeyError("first_s")
@@ -211,33 +211,33 @@ def test_an_error_of_the_program_keeps_the_cells_before_too(serving):
     fleet, site = serving(playbook={"args": {"max-num-seqs": 4}})
     module.Client.fails = fails
     with pytest.raises(KeyError):
-        measure(fleet, site.spec, Job("sweep", runs=1), report := Asked())
+        measure(fleet, site.spec, Job("sweep", runs=1), report := AnsweringReport())
     assert record.load("atlas-1").ended == "failed: 'first_s'"
     assert "atlas-1" in report.notes[-1]
 
 
-def test_what_ends_in_its_first_cell_leaves_nothing(serving):
+def test_a_run_that_ends_in_its_first_cell_stores_nothing(serving):
     def fails(*_):
         raise KeyboardInterrupt
 
     fleet, site = serving()
     module.Client.fails = fails
     with pytest.raises(KeyboardInterrupt):
-        measure(fleet, site.spec, Job(), report := Asked())
+        measure(fleet, site.spec, Job(), report := AnsweringReport())
     assert (record.kept(), report.notes) == (([], []), [])
 
 
 @pytest.mark.parametrize("node", ["alpha", "beta"])
-def test_a_node_that_is_lost_ends_it_at_once_and_by_name(serving, node):
+def test_a_lost_node_ends_the_run_immediately_and_is_named(serving, node):
     fleet, site = serving()
     module.Client.fails = lambda *_: module.Sampler.made.lost.update(
         {node: HostError(f"{node} was silent for 60 s", node=node)}
     )
     with pytest.raises(HostError, match=f"{node} was silent"):
-        measure(fleet, site.spec, Job(), Asked())
+        measure(fleet, site.spec, Job(), AnsweringReport())
 
 
-def test_a_rank_that_dies_ends_it_with_the_cause_and_what_was_measured(serving):
+def test_a_dying_rank_ends_the_run_with_the_cause_and_keeps_finished_measurements(serving):
     fleet, site = serving(playbook={"args": {"max-num-seqs": 4}})
 
     def fails(_self, answered):
@@ -248,14 +248,14 @@ def test_a_rank_that_dies_ends_it_with_the_cause_and_what_was_measured(serving):
 
     module.Client.fails = fails
     with pytest.raises(NotServing, match="the rank on beta exited with code 137") as caught:
-        measure(fleet, site.spec, Job("sweep", runs=1), report := Asked())
+        measure(fleet, site.spec, Job("sweep", runs=1), report := AnsweringReport())
     assert caught.value.hint == "sparkcluster doctor INVENTORY"
     assert record.load("atlas-1").ended == "failed: llama-benchy: HTTP 500"
     assert "atlas-1" in report.notes[-1]
     assert module.Client.made[0].closed
 
 
-def test_an_engine_none_of_whose_counters_moves_is_given_up(serving):
+def test_an_engine_whose_counters_do_not_change_times_out(serving):
     fleet, site = serving()
 
     def fails(self, _answered):
@@ -263,42 +263,42 @@ def test_an_engine_none_of_whose_counters_moves_is_given_up(serving):
 
     module.Client.fails, module.Sampler.moves = fails, False
     with pytest.raises(NotServing, match="no counter of the engine has moved"):
-        measure(fleet, site.spec, Job(), Asked())
+        measure(fleet, site.spec, Job(), AnsweringReport())
 
 
-def test_requests_of_others_are_asked_about_and_mark_the_run(serving):
+def test_requests_of_others_need_confirmation_and_mark_the_run(serving):
     fleet, site = serving()
     module.Sampler.counters = {"running": 1.0, "waiting": 2.0}
     with pytest.raises(UsageError, match="3 requests of others"):
-        measure(fleet, site.spec, Job(), refused := Asked())
+        measure(fleet, site.spec, Job(), refused := AnsweringReport())
     assert len(refused.questions) == 1
     assert module.Client.made == []
-    for job, report in ((Job(), Asked(says=True)), (Job(yes=True), Asked())):
+    for job, report in ((Job(), AnsweringReport(says=True)), (Job(yes=True), AnsweringReport())):
         found = measure(fleet, site.spec, job, report)
         assert "disturbed" in found.cells[0].marks
 
 
-def test_a_row_of_a_sweep_ends_once_more_requests_bring_nothing(serving):
+def test_a_row_of_a_sweep_ends_when_more_requests_bring_no_gain(serving):
     fleet, site = serving(playbook={"args": {"max-num-seqs": "16", "max-model-len": 4096}})
-    found = measure(fleet, site.spec, Job("sweep", runs=1), report := Asked())
+    found = measure(fleet, site.spec, Job("sweep", runs=1), report := AnsweringReport())
     assert [cell.concurrency for cell in module.Client.made[0].cells] == [1, 2, 4]
     assert len(found.skipped) == 2
     assert any("take about" in note for note in report.notes)
 
 
-def test_no_cell_begins_after_its_minutes(serving):
+def test_no_cell_begins_after_the_time_limit(serving):
     fleet, site = serving()
     module.Client.fails = lambda *_: time.sleep(0.05)
-    found = measure(fleet, site.spec, Job("guide", runs=1, minutes=0.001), Asked())
+    found = measure(fleet, site.spec, Job("guide", runs=1, minutes=0.001), AnsweringReport())
     assert found.ended == "time"
     assert 1 <= len(found.cells) < 5
     assert len(found.cells) + len(found.skipped) == 5
 
 
-def test_files_for_spark_arena_have_nothing_of_the_network_and_are_of_all_cells_or_none(serving):
+def test_files_for_spark_arena_contain_no_network_data_and_require_all_cells(serving):
     env, args = {"ENGINE_TUNING": "fast"}, {"max-model-len": 131072, "max-num-seqs": 10}
     fleet, site = serving(playbook={"args": args, "env": env})
-    measure(fleet, site.spec, Job("arena", runs=1), report := Asked())
+    measure(fleet, site.spec, Job("arena", runs=1), report := AnsweringReport())
     folder = record.directory() / "atlas-1-arena"
     assert str(folder) in report.notes[-1]
     assert yaml.safe_load((folder / "recipe.yaml").read_text())["env"] == env
@@ -312,7 +312,7 @@ def test_files_for_spark_arena_have_nothing_of_the_network_and_are_of_all_cells_
     assert not [value for value in ("127.0.0.1", "8000", *ranks, *made) if value in text]
 
     fleet, site = serving(playbook={"args": {**args, "max-model-len": 8192}})
-    measure(fleet, site.spec, Job("arena", runs=1), report := Asked())
+    measure(fleet, site.spec, Job("arena", runs=1), report := AnsweringReport())
     assert "no files for Spark Arena" in report.notes[-1]
     assert not (record.directory() / "atlas-2-arena").exists()
 
@@ -324,7 +324,7 @@ def test_an_address_that_is_not_the_heads_gets_no_request_and_no_key(serving):
     launcher["engine"] = ["192.0.2.9" if word == "127.0.0.1" else word for word in launcher["engine"]]
     site.change("alpha", release=release)
     with pytest.raises(UsageError, match=r"192\.0\.2\.9.* is not an address of alpha"):
-        measure(fleet, site.spec, Job(), Asked())
+        measure(fleet, site.spec, Job(), AnsweringReport())
     assert module.Client.made == []
 
 
@@ -337,10 +337,10 @@ def test_an_address_that_is_not_the_heads_gets_no_request_and_no_key(serving):
         (Job("arena"), {"playbook": {"args": {"max-model-len": 1024}}}, "no cell of profile arena fits"),
     ],
 )
-def test_what_cannot_be_measured_is_refused_before_a_request(serving, job, changes, text):
+def test_an_impossible_measurement_is_refused_before_any_request(serving, job, changes, text):
     fleet, site = serving(**changes)
     with pytest.raises(UsageError, match=text):
-        measure(fleet, site.spec, job, Asked())
+        measure(fleet, site.spec, job, AnsweringReport())
     assert module.Client.made == []
 
 
@@ -351,16 +351,16 @@ def test_what_cannot_be_measured_is_refused_before_a_request(serving, job, chang
         ({"gateway_node": "alpha"}, Job(through="gateway"), "several groups behind the gateway"),
     ],
 )
-def test_what_the_gateway_would_disturb_is_refused(serving, of_spec, job, text):
+def test_a_measurement_that_the_gateway_would_disturb_is_refused(serving, of_spec, job, text):
     groups = [{"name": name, "nodes": [name]} for name in ("alpha", "beta")]
     fleet, site = serving(groups=groups)
     with pytest.raises(UsageError, match=text):
-        measure(fleet, dataclasses.replace(site.spec, **of_spec), job, Asked())
+        measure(fleet, dataclasses.replace(site.spec, **of_spec), job, AnsweringReport())
     assert module.Client.made == []
 
 
 @pytest.mark.parametrize("listens", [True, False])
-def test_a_gateway_is_asked_where_clients_ask_it_and_only_if_it_is_there(serving, monkeypatch, listens):
+def test_a_gateway_is_queried_at_the_address_of_clients_and_only_if_present(serving, monkeypatch, listens):
     fleet, site = serving()
     with socket.create_server(("127.0.0.1", 0)) as server:
         url = f"http://127.0.0.1:{server.getsockname()[1]}/v1"
@@ -370,7 +370,9 @@ def test_a_gateway_is_asked_where_clients_ask_it_and_only_if_it_is_there(serving
         monkeypatch.setattr(module, "connection", lambda _: found)
         ended = contextlib.nullcontext() if listens else pytest.raises(NotServing, match="does not answer at")
         with ended as caught:
-            run = measure(fleet, dataclasses.replace(site.spec, gateway_node="alpha"), Job(through="gateway"), Asked())
+            run = measure(
+                fleet, dataclasses.replace(site.spec, gateway_node="alpha"), Job(through="gateway"), AnsweringReport()
+            )
     if listens:
         assert (run.client["path"], module.Client.made[0].url) == ("gateway", url)
     else:
@@ -381,14 +383,14 @@ def test_a_model_without_a_tokenizer_file_is_refused(serving):
     fleet, site = serving()
     fleet.hosts["alpha"].on("cat", "/hub/qwen/tokenizer.json", answer=Result(1, b"", b"cat: No such file"))
     with pytest.raises(UsageError, match=r"has no tokenizer\.json on alpha"):
-        measure(fleet, site.spec, Job(), Asked())
+        measure(fleet, site.spec, Job(), AnsweringReport())
 
 
-def test_without_the_extra_it_says_what_to_install(serving, monkeypatch):
+def test_without_the_extra_the_error_says_what_to_install(serving, monkeypatch):
     fleet, site = serving()
     found = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "llama_benchy" else found(name))
     with pytest.raises(UsageError) as caught:
-        measure(fleet, site.spec, Job(), Asked())
+        measure(fleet, site.spec, Job(), AnsweringReport())
     assert caught.value.hint == "pip install 'sparkcluster[bench]'"
     assert not fleet.hosts["alpha"].calls

@@ -1,4 +1,4 @@
-"""The page: every picture that has data, nothing from elsewhere, readable in light and dark."""
+"""The page: every picture with data, no external resources, readable in light and dark."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def pair():
     return pictures.html(sample.pair()[0], sample.pair()[::-1])
 
 
-def test_every_picture_that_has_data_is_there(whole, pair):
+def test_every_picture_with_data_is_present(whole, pair):
     assert titles(whole) == SPEEDS | TIMELINES | {PARETO}
     assert "B has args.speculative-config=null" in pair
     assert titles(pair) == SPEEDS - {"Per user by concurrency"} | TIMELINES | {PARETO} | A_AND_B
@@ -64,11 +64,11 @@ def without(record, *fields, **cell):
         (sample.sweep(samples={"a": {"at_s": [1.0], "available_gib": [9.0], "power_w": [9.0], "system_w": [9.0]}}, cells=[]), set()),
     ],
 )  # fmt: skip
-def test_a_picture_without_data_is_left_out(record, expected):
+def test_a_picture_without_data_is_omitted(record, expected):
     assert titles(pictures.html(record)) == expected
 
 
-def test_an_invalid_run_of_the_pair_leaves_the_comparison_out():
+def test_an_invalid_run_of_the_pair_omits_the_comparison():
     runs = [without(run, marks=["cached"]) for run in sample.pair()]
     assert titles(pictures.html(runs[0], runs)) == TIMELINES
 
@@ -86,7 +86,7 @@ def test_texts_of_nodes_and_models_are_escaped():
     titles(page)
 
 
-def test_nothing_is_run_or_loaded(whole, pair):
+def test_text_in_the_report_is_neither_run_nor_loaded(whole, pair):
     for page in (whole, pair):
         text = re.sub(r'xmlns(:\w+)?="[^"]*"', "", page)
         assert not re.search(r"<script|<link|<img|<iframe|@import|@font-face|url\((?!#)|https?:|\son\w+=", text)
@@ -95,7 +95,7 @@ def test_nothing_is_run_or_loaded(whole, pair):
         assert "<metadata" not in page
 
 
-def test_names_within_pictures_are_unique_on_the_page(pair):
+def test_ids_in_pictures_are_unique_on_the_page(pair):
     names = re.findall(r'\sid="([^"]*)"', pair)
     assert len(names) == len(set(names))
     assert {
@@ -103,7 +103,7 @@ def test_names_within_pictures_are_unique_on_the_page(pair):
     } <= set(names)
 
 
-def test_colours_are_those_of_the_page_and_have_contrast_in_light_and_dark(whole):
+def test_colours_match_the_page_and_have_contrast_in_light_and_dark(whole):
     svgs = "".join(re.findall(r"<svg.*?</svg>", whole, re.DOTALL))
     assert not re.findall(r"#[0-9a-f]{6}\b", re.sub(r'(href="|url\()#\w+', "", svgs))
     used = set(re.findall(r"var\(--(\w+)\)", svgs))
@@ -118,7 +118,7 @@ def test_colours_are_those_of_the_page_and_have_contrast_in_light_and_dark(whole
 
 
 def contrast(one, other):
-    """Of WCAG 2.2; text needs 4.5, lines 3."""
+    """Contrast by WCAG 2.2; text needs 4.5, lines 3."""
 
     def luminance(colour):
         parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]

@@ -1,4 +1,4 @@
-"""Which cells a profile has, which of them fit, and when a sweep stops a row."""
+"""The cells of a profile, the cells that fit, and the end of a row in a sweep."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_the_guide_has_the_pairs_of_the_published_table():
         assert cell.prompt / ttft_s == pytest.approx(prefill, 0.02)
 
 
-def test_the_arena_has_every_pair_once_in_the_published_order():
+def test_the_arena_profile_has_every_pair_once_in_the_published_order():
     found = cells("arena", 131072, None)
     assert {(cell.prompt, cell.answer) for cell in found} == {(2048, 128)}
     assert all(cell.caching is (cell.depth > 0) for cell in found)
@@ -38,7 +38,7 @@ def test_the_arena_has_every_pair_once_in_the_published_order():
     ]
 
 
-def test_a_sweep_goes_up_to_the_context_and_to_the_requests_that_run_at_once():
+def test_a_sweep_covers_the_full_context_and_the_concurrency_of_the_engine():
     found = cells("sweep", 32768, 6)
     assert [(cell.depth, cell.concurrency) for cell in found] == [
         (depth, at_once) for depth in (0, 4096, 16384) for at_once in (1, 2, 4)
@@ -47,13 +47,13 @@ def test_a_sweep_goes_up_to_the_context_and_to_the_requests_that_run_at_once():
 
 
 @pytest.mark.parametrize("profile", [*TABLES["cells"], "sweep"])
-def test_a_cell_that_does_not_fit_is_left_out(profile: str):
+def test_a_cell_that_does_not_fit_is_skipped(profile: str):
     assert all(cell.depth + cell.prompt + cell.answer <= 6272 for cell in cells(profile, 6272, 1))
     assert not cells(profile, 32, 1)
     assert cells(profile, None, None)
 
 
-def test_a_row_stops_once_the_aggregate_hardly_grew_twice():
+def test_a_row_stops_after_two_steps_with_almost_no_gain():
     measured = row(0, 20, 38, 39, 50) + row(4096, 20, 20.5, 21)
     assert not skip(Cell(2048, 128, 0, 16), measured)
     assert skip(Cell(2048, 128, 4096, 8), measured)
@@ -61,17 +61,17 @@ def test_a_row_stops_once_the_aggregate_hardly_grew_twice():
     assert skip(Cell(2048, 128, 0, 32), [*measured, SimpleNamespace(depth=0, concurrency=16, figures={})])
 
 
-def test_the_knee_is_the_last_concurrency_that_was_worth_it():
+def test_the_knee_is_the_last_concurrency_with_a_worthwhile_gain():
     assert knee(row(0, 20, 38, 60, 61, 62) + row(4096, 20, 20.5, 21)) == {0: 4, 4096: 1}
 
 
-def test_what_cells_take_is_expected_with_their_warm_up():
+def test_the_estimated_duration_of_cells_includes_their_warm_up():
     first = Measured(2048, 128, 0, 1, figures={"prefill": [900, 1000, 1010], "decode": [20]})
     assert expected_s([Cell(2000, 100)], 3, first) == 4 * (2 + 5)
     assert expected_s([Cell(2000, 100, 4000, 2)], 1, first) == 2 * (12 + 5)
 
 
-def test_an_embedding_models_rows_go_by_texts():
+def test_rows_of_an_embedding_model_vary_the_number_of_texts():
     measured = [
         SimpleNamespace(depth=0, concurrency=2**at, figures={"texts": [each]})
         for at, each in enumerate((10, 18, 18, 17))

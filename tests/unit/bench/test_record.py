@@ -1,4 +1,4 @@
-"""Runs on this machine: their names, and what of them can be read again."""
+"""Runs on this machine: their names, and loading them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def run(cluster="atlas", **more):
     return Record(cluster=cluster, **fixed, group="main", nodes=["alpha"], **more)
 
 
-def test_a_run_comes_back_as_it_was_kept_with_the_files_of_llama_benchy_beside_it(tmp_path):
+def test_a_run_is_loaded_unchanged_with_the_files_of_llama_benchy(tmp_path):
     (tmp_path / "csv").write_text("model,test_name\n")
     (tmp_path / "llama-benchy.json").write_text("{}")
     figures = {"decode": [41.5], "prompt_tokens": [2048]}
@@ -37,7 +37,7 @@ def test_a_run_comes_back_as_it_was_kept_with_the_files_of_llama_benchy_beside_i
     assert [each.ended for each in record.kept()[0]] == ["complete"]
 
 
-def test_runs_that_begin_at_once_get_names_of_their_own_and_count_by_cluster():
+def test_concurrent_runs_get_separate_names_and_are_numbered_by_cluster():
     runs = [run() for _ in range(8)]
     threads = [threading.Thread(target=record.save, args=(each,)) for each in runs]
     for thread in threads:
@@ -50,7 +50,7 @@ def test_runs_that_begin_at_once_get_names_of_their_own_and_count_by_cluster():
     assert other.id == "atlas-8-1"
 
 
-def test_what_cannot_be_read_is_a_note_in_the_list_and_an_error_by_name():
+def test_an_unreadable_run_is_a_note_in_the_list_and_an_error_by_name():
     for at in (1.0, 2.0):
         record.save(run(at=at))
     (record.directory() / "atlas-7.json").write_text('{"version": 1')
@@ -66,7 +66,7 @@ def test_what_cannot_be_read_is_a_note_in_the_list_and_an_error_by_name():
 
 
 @pytest.mark.parametrize("name", ["atlas-3", "../atlas-1", "/etc/passwd", "atlas-1.llama-benchy", ""])
-def test_a_name_of_no_run_leads_to_no_file(name):
+def test_an_unknown_run_name_opens_no_file(name):
     record.save(run())
     (record.directory() / "atlas-1.llama-benchy.json").touch()
     with pytest.raises(UsageError, match="there is no run"):

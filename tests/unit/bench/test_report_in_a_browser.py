@@ -1,4 +1,4 @@
-"""The HTML of a run in Chromium: it fits a phone and a screen, in light and dark, and asks nothing of the network."""
+"""The HTML of a run in Chromium: fits a phone and a screen, in light and dark, without network requests."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.unit.bench import sample
 
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 PAGES = {"sweep": lambda: (sample.sweep(), []), "ab": lambda: (sample.pair()[1], sample.pair())}
-# A window has a least width; a frame has none, and its media queries go by its own.
+# A window has a minimum width; a frame has none, and its media queries use the frame's width.
 FRAME = """<!doctype html><body style="margin:0"><iframe src="{page}" style="border:0;width:{width}px;height:4000px">
 </iframe><script>
 const frame = document.querySelector("iframe");
@@ -41,7 +41,7 @@ def page(request, tmp_path_factory):
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("width", [390, 1280])
-def test_a_page_fits_says_all_and_asks_nothing_of_the_network(page, width, dark, tmp_path):
+def test_a_page_fits_is_complete_and_makes_no_network_request(page, width, dark, tmp_path):
     frame, log, picture = page.parent / f"frame-{width}.html", tmp_path / "net.json", tmp_path / "page.png"
     frame.write_text(FRAME.format(page=page.name, width=width))
 
@@ -64,7 +64,7 @@ def test_a_page_fits_says_all_and_asks_nothing_of_the_network(page, width, dark,
     assert seen["text"] > 500
     assert seen["pictures"] >= 3
     events = [event.get("params", {}) for event in json.loads(log.read_text())["events"]]
-    # what the browser asks for itself has no origin
+    # the browser's own requests have no origin
     asked = [each["url"] for each in events if each.get("initiator", "not an origin") != "not an origin"]
     assert not [url for url in asked if not url.startswith(("file:", "data:"))]
 
@@ -74,7 +74,7 @@ def test_a_page_fits_says_all_and_asks_nothing_of_the_network(page, width, dark,
     assert bool(pixels[5, 5].mean() < 0.5) is dark
 
 
-def test_a_page_has_no_source_outside_of_itself(page):
+def test_a_page_has_no_external_source(page):
     text = page.read_text()
     assert "<script" not in text
     outside = re.findall(r"""(?:src|href)\s*=\s*(?!["']?#)\S*|url\((?!["']?#)[^)]*|@import\S*""", text)

@@ -1,4 +1,4 @@
-"""A cluster of healthy Sparks as facts, of which a test breaks one."""
+"""Facts of a cluster of healthy Sparks; a test breaks one."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PORT_0 = ("enp1s0f0np0", "enP2p1s0f0np0")
 
 
 def rails(number: int) -> dict[str, str]:
-    """Both twins of port 0 of the node with this number, each in its own subnet."""
+    """Both twins of port 0 of node ``number``, each in a separate subnet."""
     return {PORT_0[0]: f"192.168.177.{number}/24", PORT_0[1]: f"192.168.178.{number}/24"}
 
 
@@ -32,9 +32,9 @@ def reported(findings: Sequence[Finding]) -> list[tuple[str, str, str | None]]:
 def see(spark: Callable[..., Any], cluster: Callable[..., Any]) -> Callable[..., list[Finding]]:
     """Findings from the facts of ``names``.
 
-    Args of what it returns:
+    Args of the returned function:
         changes: facts to replace, by node.
-        described: what ``describe`` takes, by node.
+        described: arguments of ``describe``, by node.
         playbook, inventory: keys over the plain ones.
     """
 
@@ -66,6 +66,6 @@ def see(spark: Callable[..., Any], cluster: Callable[..., Any]) -> Callable[...,
 
 
 def running_rank(cluster: str) -> Rank:
-    """The first rank of ``cluster``, which runs."""
+    """The running first rank of ``cluster``."""
     labels = {LABEL_CLUSTER: cluster, LABEL_RANK: "0"}
     return Rank(name=f"sparkcluster-{cluster}-1-r0", state="running", pid=4711, labels=labels)

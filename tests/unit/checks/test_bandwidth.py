@@ -1,4 +1,4 @@
-"""Measurements against what healthy Sparks have shown, and against the bands of those that were not."""
+"""Measurements compared with figures of healthy Sparks and of known faults."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NAMES = ("alpha", "beta", "gamma", "delta")
 
 @pytest.fixture
 def found(spark, cluster):
-    """Findings of ``number`` Sparks; figures are of healthy ones but for what the arguments say."""
+    """Findings of ``number`` Sparks; figures are those of healthy ones except for the arguments."""
 
     def look(number=2, rdma=lambda *_: 108.0, tcp=lambda *_: 25.0, both=197.0, bus=22.4, over="NCCL over IB",
              latency=lambda *_: 0.28, drop=(), rates=(), **measured):  # fmt: skip
@@ -60,14 +60,14 @@ def test_healthy_figures_give_no_finding(found, number):
     assert found(number, rdma=lambda *_: 92.57, both=189.85, bus=21.9) == []
 
 
-def test_the_hot_plug_band_is_named_with_its_remedy(found):
+def test_the_hot_plug_frequency_band_is_reported_with_its_remedy(found):
     finding = only(found(rdma=lambda *_: 13.2, both=26.4, bus=3.2), "NET-050", None)
     assert "reaches 13.2 Gb/s" in finding.summary
     assert "degraded after a hot-plug" in finding.summary
     assert finding.remedy[0].startswith("reboot both nodes with the cable connected")
 
 
-def test_of_three_nodes_the_one_whose_links_are_all_slow_is_named(found):
+def test_of_three_nodes_the_one_with_only_slow_links_is_named(found):
     def rdma(source, target, _):
         return 13.1 if "beta" in (source, target) else 108.0
 
@@ -75,7 +75,7 @@ def test_of_three_nodes_the_one_whose_links_are_all_slow_is_named(found):
     assert "13.1 Gb/s" in finding.summary
 
 
-def test_one_slow_pair_of_four_nodes_is_that_pair(found):
+def test_of_four_nodes_the_single_slow_pair_is_reported(found):
     def rdma(source, target, subnet):
         return 55.0 if {source, target} == {"beta", "delta"} and subnet == RAILS["rocep1s0f1"] else 108.0
 
@@ -94,23 +94,23 @@ def test_one_slow_pair_of_four_nodes_is_that_pair(found):
     ],
     ids=["twins share one link", "no known reason", "one twin carries all", "TCP where RDMA was not measured"],
 )
-def test_what_is_slower_than_it_could_be_is_a_warning(found, measured, code):
+def test_a_suboptimal_setting_is_a_warning(found, measured, code):
     only(found(**measured), code, None, "warning")
 
 
-def test_tcp_in_place_of_rdma(found):
+def test_tcp_instead_of_rdma(found):
     finding = only(found(bus=2.0, over="NCCL over Socket"), "NET-052", None)
     assert "2.0 GB/s" in finding.summary
     assert any("/dev/infiniband" in line for line in finding.remedy)
 
 
-def test_a_fabric_that_was_reconfigured_is_named_by_its_all_gather(found):
+def test_a_misconfigured_fabric_is_detected_from_its_all_gather(found):
     finding = only(found(bus=3.0, latency=lambda *_: 1.0), "NET-052", None)
     assert "108 Gb/s" in finding.seen
     assert "reboot" in finding.remedy[0]
 
 
-def test_or_by_its_round_trips_alone(found):
+def test_tcp_without_rdma_is_also_detected_from_round_trips(found):
     late = found(3, latency=lambda a, b: 1.0 if "beta" in (a, b) else 0.28)
     only(late, "NET-052", "beta", "warning")
 
@@ -122,7 +122,7 @@ def test_a_measurement_without_a_result_is_a_failure(found):
     assert "exit code 0" in finding.seen
 
 
-def test_what_was_not_measured_is_said(found):
+def test_a_skipped_measurement_is_reported(found):
     findings = found(drop=("rdma", "rdma-both"), without_perftest=("alpha", "beta"))
     assert [(finding.code, finding.node, finding.severity) for finding in findings] == [
         ("NET-058", "alpha", "info"),

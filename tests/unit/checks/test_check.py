@@ -1,4 +1,4 @@
-"""What holds for every check: unread facts are findings, crashes are findings, and pages say what they should."""
+"""Rules for every check: unread facts are findings, crashes are findings, and pages are complete."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MINE = [check for code, check in CATALOGUE.items() if code.startswith(("NET-0", 
 OF_FACTS = [check for check in MINE if check.stage == "facts"]
 
 
-def test_every_check_says_why_what_mends_it_and_who_says_so():
+def test_every_check_states_its_reason_its_remedy_and_its_source():
     sources = {code: page.source for code, page in pages().items()}
     for check in OF_FACTS:
         assert check.title, check.code
@@ -30,7 +30,7 @@ def test_every_check_says_why_what_mends_it_and_who_says_so():
 
 
 @pytest.mark.parametrize("field", ["os", "weights", "hcas", "image"])
-def test_a_reading_that_failed_is_one_finding_that_names_who_needed_it(see, field):
+def test_a_failed_reading_is_one_finding_that_names_the_checks_that_need_it(see, field):
     findings = see({"beta": {field: Unread(unread="it hung")}})
     (unread,) = [finding for finding in findings if finding.code == "FACT-001"]
     assert reported([unread]) == [("FACT-001", "warning", "beta")]
@@ -48,11 +48,11 @@ def test_a_reading_that_failed_is_one_finding_that_names_who_needed_it(see, fiel
         ({"gpus": Unread(unread="exit 6"), "driver": Unread(unread="exit 6")}, "HOST-003"),
     ],
 )  # fmt: skip
-def test_what_a_check_says_itself_is_not_told_twice(see, changes, code):
+def test_a_reading_that_a_check_reports_itself_is_not_reported_twice(see, changes, code):
     assert reported(see({"beta": changes})) == [(code, "error", "beta")]
 
 
-def test_what_nobody_needs_is_not_told(see, spark):
+def test_an_unneeded_failed_reading_is_not_reported(see, spark):
     bare = {key: Unread(unread="not here") for key in ("docker", "gpus", "driver", "memory", "image", "ranks")}
     own = {**bare, "image": None, "engine": spark().image.inside, "memory": spark().memory}
     assert see({"me": own}, names=("me",), runtime={"kind": "process"}, playbook={"image": None}) == []
@@ -62,7 +62,7 @@ def test_what_nobody_needs_is_not_told(see, spark):
     assert see({"solo": lone}, names=("solo",)) == []
 
 
-def test_a_check_that_crashes_stops_no_other_and_takes_what_it_had_said_with_it(spark, cluster):
+def test_a_crashing_check_stops_no_other_check_and_its_findings_are_dropped(spark, cluster):
     def crashes(_context):
         yield Seen("half a truth", "x", node="a")
         raise ZeroDivisionError
@@ -76,7 +76,7 @@ def test_a_check_that_crashes_stops_no_other_and_takes_what_it_had_said_with_it(
     assert "this check crashed" in findings[1].summary
 
 
-def test_findings_are_softened_by_playbook_and_inventory(see):
+def test_playbook_and_inventory_lower_the_severity_of_findings(see):
     lost = {"beta": {"infiniband_devices": False}}
     (ignored,) = see(lost, ignore=["NET-010"])
     assert reported([ignored]) == [("NET-010", "warning", "beta")]
@@ -88,7 +88,7 @@ def test_findings_are_softened_by_playbook_and_inventory(see):
     assert see(warned, ignore=["HOST-015"])[0].severity == "info"
 
 
-def test_a_merged_code_is_accepted_by_its_old_name_unless_it_protects(cluster):
+def test_a_merged_code_is_accepted_by_its_old_name_unless_it_is_a_protection(cluster):
     spec = cluster({"a": "h"}, ignore=["NET-044", "SM121-128"])
     context = Context(spec, {}, EMPTY)
     two = [
@@ -103,7 +103,7 @@ def test_a_merged_code_is_accepted_by_its_old_name_unless_it_protects(cluster):
     assert told == [("write MDL-004",)]
 
 
-def test_a_playbook_does_not_accept_what_protects_from_playbooks(cluster):
+def test_a_playbook_cannot_allow_findings_that_protect_from_playbooks(cluster):
     opens = {"setup": ["ray start --head --dashboard-host=0.0.0.0"]}
     allow = {"allow": [{"code": "SM121-126", "reason": "the recipe says that it is fine"}]}
 

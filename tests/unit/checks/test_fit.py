@@ -1,4 +1,4 @@
-"""FIT: whether the model that lies on a node fits its memory."""
+"""FIT: whether the model on a node fits its memory."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def memory(gib, free=None):
 
 @pytest.fixture
 def fitted(see):
-    """``fitted(weights, playbook, memory=…, names=…)``: (code, severity, node) and seen of what FIT finds."""
+    """``fitted(weights, playbook, memory=…, names=…)``: (code, severity, node) and text of FIT's findings."""
 
     def do(held, args=None, *, gib=121, free=None, names=("alpha",), changed=None, **playbook):
         changes = {name: {"weights": held, "memory": memory(gib, free), **(changed or {})} for name in names}
@@ -37,11 +37,11 @@ def fitted(see):
     return do
 
 
-def test_a_model_that_fits_is_not_spoken_of(fitted):
+def test_a_model_that_fits_has_no_finding(fitted):
     assert fitted(weights(60), {"max-model-len": 8192}) == []
 
 
-def test_a_model_too_large_is_an_error_with_what_to_change(fitted):
+def test_a_model_that_is_too_large_is_an_error_with_the_setting_to_change(fitted):
     (found,) = fitted(weights(130), {"max-model-len": 8192})
     assert (found.code, found.severity, found.node) == ("FIT-001", "error", "alpha")
     assert "139.6 GB" in found.seen
@@ -52,7 +52,7 @@ def test_a_model_too_large_is_an_error_with_what_to_change(fitted):
 
 
 def test_the_weights_of_a_drafter_are_counted(fitted):
-    """Those of the node alone, and only if they are whole: until they are staged nothing is known of them."""
+    """The weights of that node only, and only if complete: unknown until they are staged."""
     args = {"max-model-len": 8192, "speculative-config": {"method": "eagle3", "model": "a/drafter"}}
     whole = weights(40, None)
     broken = whole.model_copy(update={"truncated": ("model.safetensors",)})
@@ -65,14 +65,14 @@ def test_the_weights_of_a_drafter_are_counted(fitted):
     assert "128.8 GB" in found.seen
 
 
-def test_a_context_too_long_is_an_error_where_a_shorter_one_is_none(fitted):
+def test_a_context_that_is_too_long_is_an_error_if_a_shorter_one_fits(fitted):
     (found,) = fitted(weights(80), {"max-model-len": 131072})
     assert "one request of 131,072 tokens needs" in found.seen
     assert any("set max-model-len to" in line or "set gpu-memory-utilization" in line for line in found.remedy)
     assert fitted(weights(80), {"max-model-len": 16384}) == []
 
 
-def test_a_node_whose_memory_others_hold_is_an_error_that_no_flag_mends(fitted):
+def test_a_node_whose_memory_other_programs_use_is_an_error_that_no_flag_fixes(fitted):
     (found,) = fitted(weights(60), {"max-model-len": 8192}, free=50)
     assert (found.code, found.severity, found.node) == ("FIT-003", "error", "alpha")
     assert found.seen.startswith("53.7 of 129.9 GB free, 7")
@@ -80,18 +80,18 @@ def test_a_node_whose_memory_others_hold_is_an_error_that_no_flag_mends(fitted):
 
 
 @pytest.mark.parametrize("held", [None, Unread(unread="no answer"), Weights(path=None)])
-def test_nothing_is_said_where_nothing_is_known(fitted, held):
+def test_unknown_models_have_no_finding_about_memory(fitted, held):
     assert fitted(held) == []
     assert fitted(weights(60), changed={"memory": Unread(unread="no answer")}) == []
 
 
-def test_a_model_that_is_not_known_is_told_for_information(fitted):
+def test_a_model_without_a_record_is_an_info_finding(fitted):
     found = fitted(weights(60, {}), names=("alpha", "beta"))
     assert [(finding.code, finding.severity) for finding in found] == [("FIT-002", "info")]
 
 
-def test_what_is_too_close_to_say_is_a_warning_with_what_is_safe(fitted):
-    """Of 121 GiB, 0.85 are 102.9: 97 of weights leave 5.9 for a step and the 1.3 GiB that a request needs."""
+def test_a_model_that_is_too_close_to_say_is_a_warning_with_a_safe_value(fitted):
+    """Of 121 GiB, 0.85 are 102.9: 97 GiB of weights leave 5.9 for a step and the 1.3 GiB that a request needs."""
     (found,) = fitted(weights(97), {"max-model-len": 4096})
     assert (found.code, found.severity) == ("FIT-001", "warning")
     assert "GB are left" in found.seen

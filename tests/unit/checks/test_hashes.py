@@ -1,4 +1,4 @@
-"""Weights whose bytes differ from their name or from those of the other nodes."""
+"""Weights whose bytes differ from their name or from the other nodes."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ def file(sha256, blob=None, name="a.safetensors"):
     return HashedFile(name, 4, sha256, blob)
 
 
-def test_weights_that_agree_have_no_finding(found):
+def test_equal_weights_have_no_finding(found):
     assert found({name: (file(GOOD, GOOD), file(BAD, name="config.json")) for name in NAMES}) == []
 
 
 @pytest.mark.parametrize("node", NAMES[:2])
-def test_a_file_that_is_not_what_its_name_says_is_damaged_on_that_node(found, node):
+def test_a_file_whose_hash_differs_from_its_name_is_corrupt_on_that_node(found, node):
     (finding,) = found({name: (file(BAD if name == node else GOOD, GOOD),) for name in NAMES[:2]})
     assert (finding.code, finding.node, finding.severity) == ("MDL-020", node, "error")
     assert "a.safetensors" in finding.summary
@@ -47,17 +47,17 @@ def test_a_file_that_is_not_what_its_name_says_is_damaged_on_that_node(found, no
 
 
 @pytest.mark.parametrize("node", NAMES)
-def test_most_nodes_are_right_where_no_name_says(found, node):
+def test_without_a_hash_in_the_name_the_majority_is_right(found, node):
     (finding,) = found({name: (file(BAD if name == node else GOOD),) for name in NAMES})
     assert (finding.code, finding.node) == ("MDL-020", node)
 
 
-def test_between_two_nothing_tells_which_is_right(found):
+def test_with_two_nodes_no_copy_is_blamed(found):
     (finding,) = found({"alpha": (file(GOOD),), "beta": (file(BAD),)})
     assert (finding.code, finding.node) == ("MDL-020", None)
     assert "alpha and beta" in finding.summary
 
 
-def test_weights_that_could_not_be_read_are_said(found):
+def test_unreadable_weights_are_reported(found):
     (finding,) = found({"alpha": (file(GOOD),)}, {"beta": "permission denied"})
     assert (finding.code, finding.node, finding.severity) == ("MDL-020", "beta", "warning")

@@ -1,4 +1,4 @@
-"""Nothing is wrong with these, so that nothing may be said but information; and nothing at all may crash."""
+"""Healthy clusters have at most info findings, and no check crashes."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ def grave(findings):
 
 
 @pytest.mark.parametrize("names", [("solo",), ("alpha", "beta"), FOUR])
-def test_sparks_on_a_switch(see, names):
+def test_sparks_on_a_switch_have_no_finding(see, names):
     assert see(names=names) == []
 
 
-def test_each_spark_is_cabled_in_its_own_port_and_calls_its_interfaces_its_own_way(see):
+def test_each_spark_can_use_a_different_port_and_different_interface_names(see):
     other = {"rails": {PORT_1[0]: "192.168.177.12/24", PORT_1[1]: "192.168.178.12/24"}, "gid": 5}
     assert see(described={"beta": other}) == []
     named = {"rails": {"eth8": "192.168.177.12/24", "eth9": "192.168.178.12/24"},
@@ -37,7 +37,7 @@ def test_each_spark_is_cabled_in_its_own_port_and_calls_its_interfaces_its_own_w
     assert see(described={"beta": named}) == []
 
 
-def test_a_ring_of_three(see):
+def test_a_ring_of_three_has_no_finding(see):
     ring = {
         "a": {PORT_1[0]: "10.0.0.1/24", PORT_1[1]: "10.0.1.1/24", PORT_0[0]: "10.0.4.1/24", PORT_0[1]: "10.0.5.1/24"},
         "b": {PORT_1[0]: "10.0.2.2/24", PORT_1[1]: "10.0.3.2/24", PORT_0[0]: "10.0.0.2/24", PORT_0[1]: "10.0.1.2/24"},
@@ -46,13 +46,13 @@ def test_a_ring_of_three(see):
     assert see(names=("a", "b", "c"), described={name: {"rails": own} for name, own in ring.items()}) == []
 
 
-def test_a_network_without_rdma_is_one_warning_for_each_node_and_nothing_beside(see):
+def test_a_network_without_rdma_is_exactly_one_warning_per_node(see):
     findings = see(described={name: {"rails": {}} for name in ("alpha", "beta")},
                    interconnect={"rails": ["192.168.86.0/24"]})  # fmt: skip
     assert reported(findings) == [("NET-001", "warning", "alpha"), ("NET-001", "warning", "beta")]
 
 
-def test_a_rank_of_ours_that_runs_takes_memory_and_ports_rightfully(see, spark):
+def test_memory_and_ports_of_the_clusters_own_rank_are_not_reported(see, spark):
     plain = spark()
     rank = {"name": "x", "state": "running", "labels": {"io.sparkcluster.cluster": "atlas"}}
     serving = spark(
@@ -67,7 +67,7 @@ def test_a_rank_of_ours_that_runs_takes_memory_and_ports_rightfully(see, spark):
 
 
 @pytest.mark.parametrize("name", golden.cases("facts", "facts.yaml"))
-def test_no_check_crashes_on_what_a_probe_has_answered(name, cluster):
+def test_no_check_crashes_on_a_recorded_probe(name, cluster):
     facts = {"spark": recorded(name)}
     spec = cluster({"spark": "192.0.2.11"})
     findings = checks.run_checks(spec, facts, topology.build(spec, facts))
@@ -97,7 +97,7 @@ def test_no_check_crashes_on_what_a_probe_has_answered(name, cluster):
         ("weights-truncated", {"MDL-001"}),
     ],
 )
-def test_what_a_probe_answered_is_told_once_and_nothing_else_is(name, codes, cluster):
+def test_a_failed_reading_of_a_recorded_probe_is_the_only_finding_and_reported_once(name, codes, cluster):
     facts = {"spark": recorded(name)}
     spec = cluster({"spark": "192.0.2.11"}, playbook={"model": {"id": "org/tiny"}})
     context = Context(spec, facts, topology.build(spec, facts))

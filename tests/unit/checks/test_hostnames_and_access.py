@@ -1,4 +1,4 @@
-"""Names that mean another machine, detours over WiFi, and doors that stand open."""
+"""Names that resolve to another machine, traffic over WiFi, and open ports."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def wifi_of(node, address):
 
 @pytest.fixture
 def known(see, spark, cluster):
-    """Findings where the nodes are called by name: what each takes the names to mean."""
+    """Findings with nodes addressed by name: the addresses that each node resolves."""
 
     def look(names, **more):
         facts = {}
@@ -47,16 +47,16 @@ RIGHT = {
 }
 
 
-def test_names_that_mean_the_node_are_right_also_by_its_own_loopback(known):
+def test_a_hostname_may_resolve_to_the_nodes_loopback_address(known):
     assert known(RIGHT) == []
 
 
 @pytest.mark.parametrize(
     "addresses",
     [(), ("203.0.113.9",), ("192.168.86.99", "192.168.86.12"), ("192.168.50.12", "192.168.86.12")],
-    ids=["unknown", "beyond", "one is right", "WiFi beside the wire"],
+    ids=["unknown", "beyond", "one is right", "WiFi and wire"],
 )
-def test_names_that_are_left_alone(known, addresses):
+def test_names_that_are_ignored(known, addresses):
     unread = {"alpha.local": Unread(unread="timed out")}
     assert known({"alpha": {"beta.local": addresses}, "beta": unread}) == []
 
@@ -69,26 +69,26 @@ def test_names_that_are_left_alone(known, addresses):
         ("127.0.0.1", "which beta does not have"),
     ],
 )
-def test_a_name_that_means_another_machine_is_told_of_who_believes_it(known, address, whose):
+def test_a_hostname_that_resolves_to_another_machine_is_reported_with_the_node(known, address, whose):
     (finding,) = known({**RIGHT, "alpha": {"beta.local": (address,)}})
     assert reported([finding]) == [("NET-017", "warning", "alpha")]
     assert whose in finding.seen
     assert any("192.168.86.12 beta.local" in command for command in finding.remedy)
 
 
-def test_a_name_that_means_the_wifi_is_told_of_who_believes_it(known):
+def test_a_hostname_that_resolves_to_the_wifi_is_reported_with_the_node(known):
     (finding,) = known({**RIGHT, "alpha": {"beta.local": ("192.168.50.12",)}})
     assert reported([finding]) == [("NET-017", "warning", "alpha")]
 
 
 @pytest.mark.parametrize("name", ["alpha", "beta"])
-def test_ssh_over_wifi_is_told_where_there_is_a_wire(see, name):
+def test_ssh_over_wifi_is_a_warning_if_a_wire_is_connected(see, name):
     (finding,) = see({name: {"reached_at": WIFI}})
     assert reported([finding]) == [("NET-016", "warning", name)]
     assert "set host of" in finding.remedy[0]
 
 
-def test_ssh_over_wifi_is_information_where_there_is_no_wire(see):
+def test_ssh_over_wifi_is_an_info_finding_without_a_wire(see):
     (finding,) = see(
         {"solo": {"reached_at": WIFI}}, names=("solo",), described={"solo": {"rails": {}, "management": None}}
     )
@@ -131,7 +131,7 @@ def test_rays_job_api(see, address, port, process, open_):
     assert reported(findings) == ([("NET-021", "warning", "beta")] if open_ else [])
 
 
-def test_a_bridge_of_containers_is_no_rail(see):
+def test_a_container_bridge_is_not_a_rail(see):
     described = {name: {"management": f"192.168.86.{number}/24"} for number, name in ((11, "alpha"), (12, "beta"))}
     nodes = {name: {"interconnect": {"interfaces": ["docker0"]}} for name in ("alpha", "beta")}
     findings = see(described=described, nodes=nodes)

@@ -1,4 +1,4 @@
-"""Docker, GPU, driver, memory, disks, logind: each fault on one node, and what only looks like it."""
+"""Docker, GPU, driver, memory, disks, logind: each fault on one node, and near misses."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def memory(spark):
         ("connection refused: /var/run/docker.sock", "sudo systemctl restart docker"),
     ],
 )
-def test_docker_that_cannot_be_used_is_told_once_though_image_and_ranks_fail_with_it(see, said, remedy):
+def test_an_unusable_docker_is_reported_once_although_image_and_ranks_fail_with_it(see, said, remedy):
     unread = Unread(unread=said)
     (finding,) = see({"beta": {"docker": unread, "image": unread, "ranks": unread}})
     assert reported([finding]) == [("HOST-001", "error", "beta")]
@@ -55,7 +55,7 @@ def test_docker_that_cannot_be_used_is_told_once_though_image_and_ranks_fail_wit
 
 
 @BOTH
-def test_a_stale_cdi_specification(see, docker, name):
+def test_a_stale_cdi_file(see, docker, name):
     stale = docker(cdi_driver="580.82.09", cdi_devices=("nvidia.com/gpu=all",))
     (finding,) = see({name: {"docker": stale}})
     assert reported([finding]) == [("HOST-026", "warning", name)]
@@ -67,7 +67,7 @@ def test_a_stale_cdi_specification(see, docker, name):
 
 @BOTH
 @pytest.mark.parametrize("gpus", [(), Unread(unread="nvidia-smi exit 6: No devices were found")])
-def test_a_gpu_that_is_lost(see, name, gpus):
+def test_a_lost_gpu(see, name, gpus):
     (finding,) = see({name: {"gpus": gpus}})
     assert reported([finding]) == [("HOST-003", "error", name)]
     assert finding.remedy[-1] == "sudo reboot"
@@ -77,14 +77,14 @@ UNLOADED = {"gpus": Unread(unread="nvidia-smi exit 9"), "driver": Unread(unread=
 
 
 @BOTH
-def test_a_kernel_without_the_module_of_its_driver(see, name):
+def test_a_kernel_without_its_driver_module(see, name):
     (finding,) = see({name: {**UNLOADED, "driver_module": None}})
     assert reported([finding]) == [("HOST-003", "error", name)]
     assert finding.remedy[0] == "sudo apt-get install -y linux-modules-nvidia-580-open-6.14.0-1015-nvidia"
 
 
 @BOTH
-def test_a_driver_that_was_updated_and_not_loaded(see, name):
+def test_an_updated_driver_that_is_not_loaded(see, name):
     (finding,) = see({name: {"driver_module": "580.126.09"}})
     assert reported([finding]) == [("HOST-015", "warning", name)]
     assert finding.remedy == ("sudo reboot",)
@@ -99,14 +99,14 @@ def test_a_driver_that_was_updated_and_not_loaded(see, name):
         ("610.57.04", {}, None),
     ],
 )
-def test_a_driver_that_deadlocks(see, driver, playbook, severity):
+def test_a_driver_version_that_deadlocks(see, driver, playbook, severity):
     findings = see({name: {"driver": driver} for name in ("alpha", "beta")}, playbook=playbook)
     wanted = [("HOST-010", severity, name) for name in ("alpha", "beta")] if severity else []
     assert reported(findings) == wanted
 
 
 @pytest.mark.parametrize(("capability", "wrong"), [("12.1", False), (None, False), ("12.0", True)])
-def test_a_gpu_that_is_no_gb10(see, capability, wrong):
+def test_a_gpu_other_than_gb10(see, capability, wrong):
     findings = see({"beta": {"gpus": gpu(compute_capability=capability)}})
     assert reported(findings) == ([("HOST-018", "warning", "beta")] if wrong else [])
 
@@ -129,22 +129,22 @@ def test_power_and_clocks(see, percent, power, clock, codes):
 
 
 @BOTH
-def test_page_cache_that_leaves_too_little(see, memory, name):
+def test_too_little_memory_because_of_the_page_cache(see, memory, name):
     (finding,) = see({name: {"memory": memory(free_bytes=40 * GB, cached_bytes=80 * GB)}})
     assert reported([finding]) == [("HOST-022", "warning", name)]
     assert "40.0 GB free, 115.7 GB needed, about 80.0 GB would be freed" in finding.seen
     assert finding.remedy == ("sudo sh -c 'sync; echo 3 > /proc/sys/vm/drop_caches'",)
 
 
-def test_memory_that_is_taken_is_no_page_cache(see, memory):
+def test_used_memory_is_not_page_cache(see, memory):
     taken = memory(free_bytes=20 * GB, available_bytes=30 * GB, cached_bytes=10 * GB)
     (finding,) = see({"beta": {"memory": taken}})
     assert reported([finding]) == [("HOST-006", "warning", "beta")]
     assert finding.remedy[-1] == "set gpu-memory-utilization: 0.23 in the playbook"
 
 
-def test_an_engine_that_takes_what_its_model_needs_is_no_engine_that_takes_all(see, memory):
-    """Beside another model: half of the Spark is taken, and 16 GiB of weights do not need the other one."""
+def test_an_engine_within_the_models_memory_is_not_reported_as_taking_all(see, memory):
+    """With another model: half of the Spark's memory is used, and 16 GiB of weights do not need it."""
     files = (WeightFile(name="model.safetensors", size_bytes=16 * 2**30),)
     half = {"memory": memory(available_bytes=65 * GB, free_bytes=65 * GB), "companions": {}}
     held = {**half, "weights": Weights(path="/models/llama", config=LLAMA_8B, files=files)}
@@ -153,8 +153,8 @@ def test_an_engine_that_takes_what_its_model_needs_is_no_engine_that_takes_all(s
     assert not {"HOST-006", "HOST-022"} & {finding.code for finding in found}
 
 
-def test_memory_that_no_program_holds_is_told_before_a_start(see, memory):
-    """A Spark on which an engine was killed: 31 GiB are gone until it is rebooted."""
+def test_memory_used_by_no_program_is_reported_before_a_start(see, memory):
+    """A Spark on which an engine was killed: 31 GiB are lost until a reboot."""
     leaked = memory(free_bytes=90 * GB, available_bytes=95 * GB, cached_bytes=5 * GB, anonymous_bytes=3 * GB)
     small = {"args": {"gpu-memory-utilization": 0.5}}
     (finding,) = see({"beta": {"memory": leaked}}, playbook=small)
@@ -179,7 +179,7 @@ def disks(**free):
 
 
 @BOTH
-def test_a_disk_that_is_full_is_told_once_for_all_that_lies_on_it(see, name):
+def test_a_full_disk_is_one_finding_for_everything_on_it(see, name):
     full = disks(state=10**6, hf_home=10**6, docker=10**6)
     (finding,) = see({name: {"disks": full}})
     assert reported([finding]) == [("HOST-005", "error", name)]
@@ -187,7 +187,7 @@ def test_a_disk_that_is_full_is_told_once_for_all_that_lies_on_it(see, name):
 
 
 @BOTH
-def test_no_room_for_an_image_that_is_missing(see, name):
+def test_no_free_space_for_a_missing_image(see, name):
     (error, info) = see({name: {"image": None, "disks": disks(docker=39 * GB)}})
     assert reported([error, info]) == [("HOST-028", "error", name), ("IMG-009", "info", name)]
     assert "39.0 GB free at /docker, 40.0 GB needed" in error.seen
@@ -199,8 +199,8 @@ def test_no_room_for_an_image_that_is_missing(see, name):
     ("free", "every", "found"),
     [(9, True, ["HOST-028"]), (11, True, []), (11, False, ["HOST-028"]), (41, False, [])],
 )
-def test_layers_of_another_image_need_no_room(see, spark, free, every, found):
-    """Of 20 GB 15 are there; they are copied where not every node without the image has them."""
+def test_layers_of_another_image_need_no_free_space(see, spark, free, every, found):
+    """15 of 20 GB are free; the image is copied if not every node without it can pull it."""
     layers = [f"sha256:{letter * 64}" for letter in "ab"]
     files = [{"digest": layer[7:], "bytes": size * GB} for layer, size in zip(layers, (15, 5), strict=True)]
     changes = {
@@ -225,7 +225,7 @@ def test_layers_of_another_image_need_no_room(see, spark, free, every, found):
         ({"remove_ipc": True, "lingers": True}, "process", None),
     ],
 )
-def test_logind_that_removes_ipc(see, spark, changes, runtime, severity):
+def test_a_logind_setting_that_removes_ipc(see, spark, changes, runtime, severity):
     own = {**changes, "engine": spark().image.inside} if runtime == "process" else changes
     image = {"image": None} if runtime == "process" else {}
     findings = see({"me": own}, names=("me",), runtime={"kind": runtime}, playbook=image)
@@ -241,7 +241,7 @@ def test_logind_that_removes_ipc(see, spark, changes, runtime, severity):
         ("0.0.0.0", 29501, False),
     ],
 )
-def test_a_port_is_taken_where_the_addresses_meet(see, address, port, taken):
+def test_a_port_is_in_use_if_the_listening_addresses_overlap(see, address, port, taken):
     held = {"listeners": (Listener(address=address, port=port, process="nginx"),)}
     assert reported(see({"alpha": held})) == ([("HOST-004", "error", "alpha")] if taken else [])
     assert see({"beta": held}) == [], "only the head listens"
@@ -251,21 +251,21 @@ def test_a_port_is_taken_where_the_addresses_meet(see, address, port, taken):
     ("port", "playbook", "instead"),
     [(8000, {}, "api.port"), (6379, {}, "executor: native"), (29501, {"executor": "native"}, "executor: ray")],
 )
-def test_what_to_set_instead_depends_on_whose_port_it_is(see, port, playbook, instead):
+def test_the_key_to_change_depends_on_the_port_in_use(see, port, playbook, instead):
     held = {"listeners": (Listener(address="0.0.0.0", port=port),)}
     (finding,) = see({"alpha": held}, playbook=playbook)
     assert instead in finding.remedy[1]
     assert finding.seen.startswith("a process of another user listens on")
 
 
-def test_nodes_that_answered_are_judged_alone_where_others_did_not(spark, cluster):
+def test_nodes_that_answered_are_checked_even_if_others_did_not(spark, cluster):
     facts = {"alpha": spark(rails(11), gpus=(), driver="570.1")}
     found = checks.run_checks(cluster({"alpha": "h1", "beta": "h2"}), facts, EMPTY)
     assert [each for each in reported(found) if each[1] == "error"] == [("HOST-003", "error", "alpha")]
 
 
 @pytest.mark.parametrize("process", [None, "python3"])
-def test_a_port_of_another_cluster_is_named_with_it(see, process):
+def test_a_port_used_by_another_cluster_is_reported_with_the_cluster(see, process):
     held = {"listeners": (Listener(address="0.0.0.0", port=8000, process=process),), "ranks": (running_rank("tiny"),)}
     (finding,) = see({"alpha": held})
     assert finding.summary == "port 8000 of alpha is in use by cluster tiny, and the API needs it"
@@ -290,7 +290,7 @@ WEB = {"name": "open-webui", "ports": [3000]}
         (8000, WEB, "a process of another user listens on 0.0.0.0:8000"),
     ],
 )
-def test_a_port_that_a_container_holds_is_named_with_it(see, port, container, seen):
+def test_a_port_used_by_a_container_is_reported_with_the_container(see, port, container, seen):
     listeners = [{"address": "0.0.0.0", "port": port, "process": None}]
 
     (finding,) = see(described={"alpha": {"listeners": listeners, "containers": [container]}})
@@ -302,7 +302,7 @@ def test_a_port_that_a_container_holds_is_named_with_it(see, port, container, se
     assert list(finding.remedy[: len(named)]) == named
 
 
-def test_a_container_with_an_engine_is_named_where_memory_is_taken(see):
+def test_a_container_with_an_engine_is_named_if_memory_is_taken(see):
     sizes = {"total_bytes": 128, "free_bytes": 1, "available_bytes": 60}
     rest = dict.fromkeys(("cached_bytes", "swap_total_bytes", "swap_free_bytes"), 0)
     memory = {name: size * 2**30 for name, size in sizes.items()} | rest

@@ -21,7 +21,7 @@ FLAGS = ("enable-auto-tool-choice", "max-model-len", "no-enable-prefix-caching",
 
 @pytest.fixture
 def image(spark):
-    """An image as the plain one, changed; ``inside`` alone is changed by key."""
+    """The plain image with changes; ``inside`` is merged key by key."""
 
     def make(inside=None, **changes):
         own = spark().image.model_copy(update=changes)
@@ -36,7 +36,7 @@ def knowing(image, names=("alpha", "beta"), **inside):
     return {name: image(inside={"flags": FLAGS, **inside}) for name in names}
 
 
-def test_the_image_of_the_head_is_right_and_another_one_is_named(see, image):
+def test_the_heads_image_is_the_reference_and_a_different_image_is_reported(see, image):
     other = image(id="sha256:" + "77" * 32, layers=("sha256:88",))
     (finding,) = see({"b": other}, names=("a", "b", "c"))
     assert reported([finding]) == [("IMG-001", "error", "b")]
@@ -44,7 +44,7 @@ def test_the_image_of_the_head_is_right_and_another_one_is_named(see, image):
     assert reported(see({"alpha": other})) == [("IMG-001", "error", "beta")]
 
 
-def test_containerds_store_calls_one_image_by_several_names(see, spark, image):
+def test_containerds_store_may_have_several_ids_for_one_image(see, spark, image):
     store = {"docker": spark().docker.model_copy(update={"containerd_store": True})}
     other = image(id="sha256:" + "77" * 32)
     assert see({"beta": {**other, **store}}) == []
@@ -55,7 +55,7 @@ def test_containerds_store_calls_one_image_by_several_names(see, spark, image):
     ]
 
 
-def test_an_image_that_is_not_there_or_was_not_asked_is_information(see, image):
+def test_an_absent_or_unqueried_image_is_an_info_finding(see, image):
     (absent,) = see({"beta": {"image": None}})
     assert reported([absent]) == [("IMG-009", "info", "beta")]
     assert "are unknown" in absent.seen
@@ -68,12 +68,12 @@ def test_an_image_that_is_not_there_or_was_not_asked_is_information(see, image):
         ("neither python3 nor python starts in the image", ("IMG-003", "error", "beta")),
     ],
 )
-def test_an_image_that_did_not_answer_in_time_is_not_one_without_python(see, image, said, told_as):
+def test_an_image_that_timed_out_is_not_reported_as_lacking_python(see, image, said, told_as):
     silent = image()["image"].model_copy(update={"inside": Unread(unread=said)})
     assert reported(see({"beta": {"image": silent}})) == [told_as]
 
 
-def test_an_image_for_another_processor_is_not_also_one_without_python(see, image):
+def test_an_image_for_another_architecture_is_not_also_reported_as_lacking_python(see, image):
     silent = Unread(unread="neither python3 nor python starts in the image")
     foreign = image()["image"].model_copy(update={"architecture": "amd64", "inside": silent})
     assert reported(see({"beta": {"image": foreign}})) == [("IMG-002", "error", "beta")]
@@ -87,7 +87,7 @@ def test_an_image_or_a_python_without_the_engine(see, image):
     assert reported(findings) == [("IMG-003", "error", "me")]
 
 
-def test_a_ray_without_token_needs_a_compiler_to_be_kept_on_the_interconnect(see, image):
+def test_ray_without_a_token_needs_a_compiler_to_bind_to_the_interconnect(see, image):
     old = {name: image(inside={"ray_version": "2.51.1"}) for name in ("alpha", "beta")}
     compiled = {name: {**own, "compiler": "/usr/bin/cc"} for name, own in old.items()}
     assert {(each.code, each.severity) for each in see(compiled)} == {("IMG-004", "warning")}
@@ -97,25 +97,25 @@ def test_a_ray_without_token_needs_a_compiler_to_be_kept_on_the_interconnect(see
     assert "sudo apt-get install gcc" in error.remedy
 
 
-def test_flags_that_the_image_knows(see, image):
+def test_flags_that_the_image_supports(see, image):
     args = {"max-model-len": 1, "kv_cache_dtype": 1, "compilation-config.mode": 1}
     assert see(knowing(image), playbook={"args": args}) == []
 
 
-def test_a_flag_that_the_image_does_not_know(see, image):
+def test_a_flag_that_the_image_does_not_support(see, image):
     (finding,) = see(knowing(image), playbook={"args": {"max-modell-len": 4096, "kv-cache-dtype": "fp8"}})
     assert reported([finding]) == [("IMG-007", "error", None)]
     assert "write max-model-len instead of max-modell-len" in finding.remedy[0]
 
 
-def test_flags_that_do_not_reach_the_engine_are_not_judged(see, image):
+def test_flags_of_a_custom_command_are_not_checked(see, image):
     assert see(knowing(image), playbook={"args": {"nonsense": None}}) == []
 
 
 @pytest.mark.parametrize(
     ("flag", "field"), [("tool-call-parser", "tool_parsers"), ("reasoning_parser", "reasoning_parsers")]
 )
-def test_a_parser_that_the_image_does_not_know(see, image, flag, field):
+def test_a_parser_that_the_image_does_not_support(see, image, flag, field):
     known = knowing(image, **{field: ("hermes", "qwen3_coder")})
     (finding,) = see(known, playbook={"args": {flag: "qwen3_code"}})
     assert reported([finding]) == [("IMG-007", "error", None)]
@@ -124,7 +124,7 @@ def test_a_parser_that_the_image_does_not_know(see, image, flag, field):
     assert see(knowing(image), playbook={"args": {flag: "qwen3_code"}}) == []
 
 
-def test_an_image_without_ray_gets_one(see, image):
+def test_ray_is_added_to_an_image_without_it(see, image):
     without = {name: image(inside={"ray_version": None}) for name in ("alpha", "beta")}
     assert reported(see(without)) == [("IMG-006", "info", "alpha"), ("IMG-006", "info", "beta")]
     assert see(without, playbook={"executor": "native"}) == []
@@ -146,7 +146,7 @@ def process(spark, **changes):
         ({"torch_version": "2.8.0"}, "warning"),
     ],
 )
-def test_engines_on_the_nodes_themselves_that_are_unlike(see, spark, name, changes, severity):
+def test_different_engines_on_nodes_without_containers(see, spark, name, changes, severity):
     own = {node: process(spark, torch_version="2.9.0") for node in ("alpha", "beta")}
     own[name] = process(spark, **{"torch_version": "2.9.0", **changes})
     findings = see(own, runtime={"kind": "process"}, playbook={"image": None})
@@ -170,7 +170,7 @@ def sized(**sizes):
 
 
 @BOTH
-def test_weights_that_are_truncated_or_missing(see, name):
+def test_truncated_or_missing_weights(see, name):
     broken = weights(missing=["a.safetensors", "b.safetensors"], truncated=["model.safetensors", "c"])
     (finding,) = see({**everywhere(), name: broken})
     assert reported([finding]) == [("MDL-001", "error", name)]
@@ -179,7 +179,7 @@ def test_weights_that_are_truncated_or_missing(see, name):
     assert finding.remedy == ("sparkcluster stage INVENTORY weights",)
 
 
-def test_a_directory_of_the_users_own_that_lies_nowhere_is_an_error(see):
+def test_a_model_path_that_exists_on_no_node_is_an_error(see):
     absent = {name: {"weights": Weights(path=None)} for name in ("alpha", "beta")}
     model = {"model": {"path": "/models/my own"}}
     (finding,) = see(absent, playbook=model)
@@ -188,7 +188,7 @@ def test_a_directory_of_the_users_own_that_lies_nowhere_is_an_error(see):
     assert reported(see({**absent, "beta": weights()}, playbook=model)) == [("MDL-001", "info", "alpha")]
 
 
-def test_weights_that_could_not_be_read_are_told_as_unread(see):
+def test_unreadable_weights_are_reported_as_unread(see):
     findings = see({**everywhere(), "beta": {"weights": Unread(unread="permission denied: /w")}})
     assert reported(findings) == [("FACT-001", "warning", "beta"), ("MDL-001", "error", "beta")]
     denied = next(finding for finding in findings if finding.code == "MDL-001")
@@ -197,7 +197,7 @@ def test_weights_that_could_not_be_read_are_told_as_unread(see):
     assert reported(late) == [("FACT-001", "warning", "beta")]
 
 
-def test_another_revision(see):
+def test_different_revisions(see):
     other = weights(revision="r2" * 20)
     (finding,) = see({**everywhere("a", "b", "c"), "b": other}, names=("a", "b", "c"))
     assert reported([finding]) == [("MDL-003", "error", "b")]
@@ -205,7 +205,7 @@ def test_another_revision(see):
 
 
 @BOTH
-def test_weights_of_unlike_size(see, name):
+def test_weights_of_different_sizes(see, name):
     other = weights(files=sized(config_json=900, model_safetensors=4_999_999_999, tokenizer_json=70))
     own = {**everywhere("alpha", "beta", "gamma"), name: other}
     (finding,) = see(own, names=("alpha", "beta", "gamma"))
@@ -214,7 +214,7 @@ def test_weights_of_unlike_size(see, name):
     assert finding.remedy == ("sparkcluster stage INVENTORY weights --verify",)
 
 
-def test_small_files_that_differ_are_a_warning_and_what_no_engine_reads_is_nothing(see):
+def test_differing_small_files_are_a_warning_unless_the_engine_does_not_read_them(see):
     other = weights(files=(*FILES[:2], {"name": "tokenizer.json", "size_bytes": 71}, FILES[3]))
     assert reported(see({**everywhere(), "beta": other})) == [("MDL-003", "warning", "beta")]
     other = weights(files=(*FILES[:3], {"name": "README.md", "size_bytes": 4000}))
@@ -225,7 +225,7 @@ def test_small_files_that_differ_are_a_warning_and_what_no_engine_reads_is_nothi
     ("uid", "runtime", "severity", "owner"),
     [(0, "docker", "info", "root"), (0, "process", "warning", "root"), (1234, "docker", "error", "user ID 1234")],
 )
-def test_a_cache_that_cannot_be_written_is_seen_before_anything_is_staged(see, uid, runtime, severity, owner):
+def test_an_unwritable_cache_is_reported_before_staging(see, uid, runtime, severity, owner):
     absent = {
         "weights": Weights(path=None, foreign=Foreign(path="/h f/hub/models--x/blobs", uid=uid)),
         "hf_home": "/h f",
@@ -240,15 +240,15 @@ def test_a_cache_that_cannot_be_written_is_seen_before_anything_is_staged(see, u
     assert finding.step == (None if uid else "hf-cache")
 
 
-def test_a_cache_on_a_disk_of_roots_that_does_not_exist_is_made_itself(see):
-    """`sudo chown -R USER /` was the remedy where hf_home lay on a disk that did not exist."""
+def test_a_missing_cache_on_a_root_owned_disk_is_created_and_not_its_parent(see):
+    """The remedy used to be `sudo chown -R USER /` if hf_home was on a missing disk."""
     absent = Weights(path=None, foreign=Foreign(path="/h f", uid=0, missing=True))
     found = see({**everywhere(), "beta": {"weights": absent, "hf_home": "/h f"}}, runtime={"kind": "process"})
     (finding,) = [each for each in found if each.code == "HOST-031"]
     assert (finding.remedy, finding.step) == (("sudo install -d -o nvidia '/h f'",), None)
 
 
-def test_no_room_for_weights_that_are_missing(see, spark):
+def test_no_free_space_for_missing_weights(see, spark):
     small = tuple(
         disk.model_copy(update={"free_bytes": 4 * 10**9}) if disk.purpose == "hf_home" else disk
         for disk in spark().disks
@@ -272,10 +272,10 @@ def test_no_room_for_weights_that_are_missing(see, spark):
         ("nobody/knows-this", True, 2, None, ""),
     ],
 )
-def test_weights_and_image_that_no_node_has_are_counted_on_the_disk_that_holds_both(
+def test_missing_weights_and_image_are_counted_together_on_a_shared_disk(
     see, spark, model, image, free_gb, severity, seen
 ):
-    """Three paths on one file system; their size is what is recorded of the model, and an estimate of the image."""
+    """Three paths on one file system; sizes are the recorded one of the model and an estimate of the image."""
     shared = tuple(disk.model_copy(update={"free_bytes": free_gb * 10**9}) for disk in spark().disks)
     absent = {"weights": Weights(path=None), "disks": shared, **({} if image else {"image": None})}
     findings = see({"me": absent}, names=("me",), playbook={"model": {"id": model}})
@@ -288,7 +288,7 @@ INSTALL = "RUN apt-get update && apt-get install -y libibverbs1 ibverbs-provider
 
 
 @pytest.mark.parametrize("verdict", ["no libibverbs", "no mlx5"])
-def test_an_image_without_the_libraries_of_rdma_is_an_error_where_there_are_hcas(see, image, verdict):
+def test_an_image_without_rdma_libraries_is_an_error_on_nodes_with_hcas(see, image, verdict):
     both = {name: image(inside={"verbs": verdict}, user="vllm") for name in ("alpha", "beta")}
     (finding,) = see(both)
     assert reported([finding]) == [("IMG-011", "error", None)]
@@ -323,14 +323,14 @@ def ring_findings(see, image, playbook=None, **inside):
         ({"nccl_loaded": None}, "warning"),
     ],
 )
-def test_a_ring_of_three_needs_the_nccl_that_knows_subnets(see, image, inside, severity):
+def test_a_ring_of_three_needs_an_nccl_with_support_for_subnets(see, image, inside, severity):
     expected = [("IMG-012", severity, None)] if severity else []
     assert reported(ring_findings(see, image, **inside)) == expected
     both = {name: image(inside=inside) for name in ("alpha", "beta")}
     assert see(both) == []
 
 
-def test_prefix_lengths_of_a_ring_that_differ_are_an_error(see):
+def test_different_prefix_lengths_in_a_ring_are_an_error(see):
     described = {
         name: {"rails": {key: re.sub(r"^(10\.0\.1\..)/24", r"\1/30", value) for key, value in own.items()}}
         for name, own in RING.items()
@@ -348,7 +348,7 @@ def test_a_patched_nccl_is_declared_or_loaded_by_the_playbook(see, image):
     assert "VLLM_NCCL_SO_PATH in env of the playbook" in finding.seen
 
 
-def test_a_flag_that_no_vllm_knows_is_told_once_by_the_image_or_else_by_the_table(spark, cluster, image):
+def test_a_flag_unknown_to_every_vllm_is_reported_once_by_image_or_table(spark, cluster, image):
     spec = cluster({"solo": "h"}, playbook={"args": {"max-modell-len": 4096}})
     facts = {"solo": spark().model_copy(update=image(inside={"flags": FLAGS}))}
     unasked = {"solo": spark().model_copy(update={"image": None})}

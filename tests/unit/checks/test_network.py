@@ -1,4 +1,4 @@
-"""Cables, twins, addresses, GIDs and MTU: each fault on one node is told of that node, and of no other."""
+"""Cables, twins, addresses, GIDs and MTU: each fault is reported for its node, and for no other."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NUMBER = {"alpha": 11, "beta": 12}
 
 
 def interface(node, name, **changes):
-    """Interfaces of a node of which one is changed."""
+    """Interfaces of a node with one changed."""
     return tuple(
         interface.model_copy(update=changes) if interface.name == name else interface for interface in node.interfaces
     )
@@ -33,7 +33,7 @@ def node(spark):
 
 
 def down(own, name):
-    """A node of which one rail has no carrier."""
+    """A node with one rail without carrier."""
     return {
         "interfaces": interface(own, name, operstate="down", carrier=False),
         "hcas": hca(own, name, state="DOWN"),
@@ -41,7 +41,7 @@ def down(own, name):
 
 
 @pytest.mark.parametrize("name", BOTH)
-def test_a_twin_that_is_down_is_told_of_its_node_alone(see, node, name):
+def test_a_twin_that_is_down_is_reported_only_for_its_node(see, node, name):
     (finding,) = see({name: down(node(name), PORT_0[1])})
     assert reported([finding]) == [("NET-004", "warning", name)]
     assert f"{PORT_0[1]} is down" in finding.seen
@@ -54,7 +54,7 @@ def test_a_rail_of_the_inventory_that_is_down_stops_the_launch(see, node):
 
 
 @pytest.mark.parametrize("name", BOTH)
-def test_a_twin_without_address_is_told_of_its_node_with_the_subnet_of_the_others(see, node, name):
+def test_a_twin_without_an_address_is_reported_with_the_subnet_of_the_others(see, node, name):
     own = node(name)
     (finding,) = see({name: {"interfaces": interface(own, PORT_0[1], addresses=())}})
     assert reported([finding]) == [("NET-004", "warning", name)]
@@ -62,7 +62,7 @@ def test_a_twin_without_address_is_told_of_its_node_with_the_subnet_of_the_other
     assert finding.remedy[-1] == "sudo netplan apply"
 
 
-def test_a_twin_that_is_gone_from_the_bus_is_told(see, node):
+def test_a_twin_that_disappeared_from_the_bus_is_reported(see, node):
     own = node("beta")
     shed = {
         "interfaces": tuple(interface for interface in own.interfaces if interface.name != PORT_0[1]),
@@ -73,7 +73,7 @@ def test_a_twin_that_is_gone_from_the_bus_is_told(see, node):
     assert finding.seen == f"only {PORT_0[0]} exists"
 
 
-def test_a_twin_in_a_subnet_of_its_own_alone_is_told_of_the_odd_one(see, node):
+def test_a_twin_in_a_different_subnet_than_the_others_is_reported_for_its_node(see, node):
     astray = interface(node("beta"), PORT_0[1], addresses=("192.168.200.12/24",))
     (finding,) = see({"beta": {"interfaces": astray}})
     assert reported([finding]) == [("NET-004", "warning", "beta")]
@@ -81,7 +81,7 @@ def test_a_twin_in_a_subnet_of_its_own_alone_is_told_of_the_odd_one(see, node):
     assert "192.168.178.0/24" in finding.remedy[0]
 
 
-def test_an_inventory_that_leaves_a_twin_out_is_told(see):
+def test_an_inventory_that_omits_a_twin_is_reported(see):
     findings = see(interconnect={"rails": ["192.168.177.0/24"]})
     assert reported(findings) == [("NET-004", "warning", "alpha"), ("NET-004", "warning", "beta")]
     assert findings[0].seen == f"{PORT_0[1]} (192.168.178.11/24) is not in the inventory"
@@ -91,7 +91,7 @@ FOUR_RAILS = ["192.168.177.0/24", "192.168.178.0/24", "10.1.0.0/24", "10.2.0.0/2
 
 
 @pytest.mark.parametrize("name", BOTH)
-def test_unlike_numbers_of_hcas_are_told_of_who_has_fewer(see, spark, name):
+def test_differing_numbers_of_hcas_are_reported_for_the_node_with_fewer(see, spark, name):
     described = {
         finding: {"rails": {**rails(number), PORT_1[0]: f"10.1.0.{number}/24", PORT_1[1]: f"10.2.0.{number}/24"}}
         for finding, number in NUMBER.items()
@@ -101,18 +101,18 @@ def test_unlike_numbers_of_hcas_are_told_of_who_has_fewer(see, spark, name):
     (finding,) = see({name: {"hcas": lacking}}, described=described, interconnect={"rails": FOUR_RAILS})
     assert reported([finding]) == [("NET-004", "warning", name)]
     assert f"2 on {name}, 4 on" in finding.seen
-    # Left to itself the discovery takes what both have, and nothing is wrong with that.
+    # Automatic discovery uses the common twins, without a finding.
     assert see({name: {"hcas": lacking}}, described=described) == []
 
 
 @pytest.mark.parametrize("name", BOTH)
-def test_a_node_without_a_cable_is_the_one_that_is_named(see, name):
+def test_a_node_without_a_cable_is_named(see, name):
     (finding,) = see(described={name: {"rails": {}}})
     assert reported([finding]) == [("NET-001", "error", name)]
     assert f"{name}: no HCA" in finding.seen
 
 
-def test_hcas_that_could_not_be_read_are_no_cable_that_is_out(see):
+def test_unreadable_hcas_are_not_reported_as_an_unplugged_cable(see):
     findings = see({"beta": {"hcas": Unread(unread="permission denied")}})
     assert ("FACT-001", "warning", "beta") in reported(findings)
     error = next(finding for finding in findings if finding.code == "NET-001")
@@ -120,7 +120,7 @@ def test_hcas_that_could_not_be_read_are_no_cable_that_is_out(see):
     assert "could not be read (permission denied)" in error.seen
 
 
-def test_a_cable_that_is_out_is_told_from_an_address_that_is_missing(see, node):
+def test_an_unplugged_cable_is_distinguished_from_a_missing_address(see, node):
     own = node("beta")
     bare = tuple(each.model_copy(update={"addresses": ()}) if each.driver else each for each in own.interfaces)
     unplugged = tuple(each.model_copy(update={"state": "DOWN"}) for each in own.hcas)
@@ -128,36 +128,36 @@ def test_a_cable_that_is_out_is_told_from_an_address_that_is_missing(see, node):
     assert "the cable is not connected" in see({"beta": {"interfaces": bare, "hcas": unplugged}})[0].seen
 
 
-def test_a_gid_index_given_by_hand_has_to_be_right(see):
+def test_a_gid_index_set_by_hand_must_be_right(see):
     findings = see(nodes={"beta": {"interconnect": {"interfaces": list(PORT_0), "gid_index": 1}}})
     assert {(finding.code, finding.node) for finding in findings} == {("NET-003", "beta")}
     assert "index 3" in findings[0].seen
 
 
-def test_an_api_address_that_the_head_does_not_have(see):
+def test_an_api_address_that_is_not_the_heads(see):
     errors = [finding for finding in see(api={"host": "10.9.9.9"}) if finding.severity == "error"]
     assert reported(errors) == [("NET-012", "error", "alpha")]
 
 
 @pytest.mark.parametrize("gid", [3, 11])
-def test_any_gid_index_that_both_share_is_right(see, gid):
+def test_any_gid_index_common_to_both_is_right(see, gid):
     assert see(described={"beta": {"gid": gid}}) == []
 
 
-def test_a_gid_of_another_address_is_not_taken_for_ours(see, spark):
+def test_a_gid_of_another_address_is_not_mistaken_for_the_rails(see, spark):
     stale = spark(rails(99), management="192.168.86.12/24").hcas
     findings = see({"beta": {"hcas": stale}})
     assert {(finding.code, finding.node) for finding in findings} == {("NET-003", "beta")}
     assert len(findings) == 2
 
 
-def test_small_frames_everywhere_are_told_once_for_information(see):
+def test_a_small_mtu_on_all_nodes_is_one_info_finding(see):
     small = {name: {"mtu": 1500} for name in BOTH}
     (finding,) = see(described=small)
     assert reported([finding]) == [("NET-006", "info", None)]
 
 
-def test_small_frames_on_one_node_are_an_error_and_no_information_beside(see):
+def test_a_small_mtu_on_one_node_is_an_error_without_an_info_finding(see):
     findings = see(described={"beta": {"mtu": 1500}})
     assert {(finding.code, finding.severity, finding.node) for finding in findings} == {("NET-006", "error", "beta")}
     (finding,) = findings
@@ -165,8 +165,8 @@ def test_small_frames_on_one_node_are_an_error_and_no_information_beside(see):
     assert finding.remedy == (" && ".join(both),)
 
 
-def test_no_finding_begins_with_a_step_of_setup_that_ranks_make_it_refuse(see, node):
-    """While the cluster serves; an MTU can be set meanwhile, other steps wait until it is down."""
+def test_no_remedy_begins_with_a_setup_step_that_running_ranks_block(see, node):
+    """While the cluster serves, an MTU can be set; other steps wait until it is down."""
     serving = {"ranks": (running_rank("atlas"),)}
     (mtu,) = see({"beta": serving}, described={"beta": {"mtu": 1500}})
     (twin,) = see({"beta": {**down(node("beta"), PORT_0[1]), **serving}})
@@ -180,24 +180,24 @@ def test_no_finding_begins_with_a_step_of_setup_that_ranks_make_it_refuse(see, n
     assert {step.name for step in STEPS if step.disruptive} == DISRUPTIVE
 
 
-def test_half_of_the_speed_is_told_of_the_interface_that_has_it(see, node):
+def test_half_the_link_speed_is_reported_for_its_interface(see, node):
     slow = interface(node("alpha"), PORT_0[0], speed_mbps=100_000)
     (finding,) = see({"alpha": {"interfaces": slow}})
     assert reported([finding]) == [("NET-009", "warning", "alpha")]
     assert PORT_0[0] in finding.summary
 
 
-def test_a_port_that_is_down_with_its_link_up_is_not_active(see, node):
+def test_a_port_that_is_down_although_the_link_is_up_is_not_active(see, node):
     odd = hca(node("beta"), PORT_0[0], state="DOWN", phys_state="LINK_UP")
     assert reported(see({"beta": {"hcas": odd}})) == [("NET-002", "error", "beta")]
 
 
-def test_one_address_on_two_nodes_is_told(see):
+def test_a_duplicate_address_is_reported(see):
     findings = see(described={"beta": {"rails": rails(11)}})
     assert {(finding.code, finding.node) for finding in findings} == {("NET-011", None)}
     assert "alpha and beta both have" in findings[0].summary
 
 
-def test_two_faults_at_once_are_both_told(see):
+def test_two_simultaneous_faults_are_both_reported(see):
     findings = see({"alpha": {"infiniband_devices": False}}, described={"beta": {"mtu": 1500}})
     assert {(finding.code, finding.node) for finding in findings} == {("NET-010", "alpha"), ("NET-006", "beta")}

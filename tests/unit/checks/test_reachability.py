@@ -1,4 +1,4 @@
-"""What nodes could not reach of one another, by whose fault that is."""
+"""Failed paths between nodes, and the node that is responsible."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NAMES = ("alpha", "beta", "gamma", "delta")
 
 
 def attempts(names, kinds=("ping", "jumbo", "ephemeral", "port"), lost=None):
-    """All attempts between ``names``; ``lost(source, target, subnet, kind)`` says where one fails: lost_at, or ``?``."""
+    """All attempts between ``names``; ``lost(source, target, subnet, kind)`` gives the point of failure: lost_at, or ``?``."""
     found = []
     for (place, source), (number, target) in itertools.permutations(enumerate(names), 2):
         for rail, subnet in enumerate(RAILS):
@@ -39,7 +39,7 @@ def attempts(names, kinds=("ping", "jumbo", "ephemeral", "port"), lost=None):
 
 @pytest.fixture
 def found(spark, cluster):
-    """Findings about attempts of ``number`` nodes, by node and code."""
+    """Findings about the attempts of ``number`` nodes, by node and code."""
 
     def look(lost=None, number=2, unasked=None, without=(), firewall="ufw"):
         names = NAMES[:number]
@@ -69,7 +69,7 @@ def only(findings, code, node):
 
 
 def closed(node, *, kinds=("ping", "ephemeral", "port", "jumbo"), of=None, rails=RAILS):
-    """Nothing that comes in at ``node`` (from ``of``) arrives: neither tries of others nor answers to its own."""
+    """Nothing sent to ``node`` (from ``of``) arrives: neither attempts of others nor answers to its own."""
 
     def lost(source, target, subnet, kind):
         if kind not in kinds or subnet not in rails or (of and of not in (source, target)):
@@ -85,7 +85,7 @@ def test_nodes_that_reach_each_other_have_no_finding(found):
 
 
 @pytest.mark.parametrize(("node", "number"), [("alpha", 3), ("beta", 2)])
-def test_a_firewall_against_tcp_is_one_finding_with_all_that_it_stops(found, node, number):
+def test_a_firewall_that_blocks_tcp_is_one_finding_with_all_blocked_ports(found, node, number):
     finding = only(found(closed(node, kinds=("ephemeral", "port")), number), "NET-043", node)
     assert finding.severity == "error"
     assert f"{node} drops TCP on any port" in finding.summary
@@ -100,18 +100,18 @@ def test_a_firewall_against_tcp_is_one_finding_with_all_that_it_stops(found, nod
         (None, "sudo iptables -I INPUT -i enp1s0f1np1 -j ACCEPT"),
     ],
 )
-def test_a_firewall_against_one_port_is_told_by_that_port_with_its_own_command(found, firewall, command):
+def test_a_firewall_that_blocks_one_port_is_reported_with_the_port_and_its_command(found, firewall, command):
     finding = only(found(closed("alpha", kinds=("port",)), firewall=firewall), "NET-043", "alpha")
     assert "alpha drops port 6379 (Ray) from beta on 192.168.177.0/24" in finding.summary
     assert finding.remedy[0] == command
 
 
-def test_a_node_that_drops_all_of_one_other_is_named_itself(found):
+def test_a_node_that_drops_all_traffic_of_one_peer_is_named(found):
     finding = only(found(closed("alpha", of="beta"), 3), "NET-041", "alpha")
     assert f"alpha cannot be reached by beta on {RAILS[0]} and {RAILS[1]}" == finding.summary
 
 
-def test_a_rail_that_carries_nothing_between_two_nodes_blames_neither(found):
+def test_a_rail_that_is_dead_between_two_nodes_blames_neither(found):
     finding = only(
         found(lambda source, target, subnet, kind: "target" if subnet == RAILS[1] else None), "NET-041", None
     )
@@ -119,17 +119,17 @@ def test_a_rail_that_carries_nothing_between_two_nodes_blames_neither(found):
     assert "41000" not in finding.summary
 
 
-def test_of_three_nodes_the_one_that_none_reaches_is_blamed_once(found):
+def test_of_three_nodes_the_unreachable_one_is_reported_once(found):
     lost = found(lambda source, target, *_: "target" if "beta" in (source, target) else None, 3)
     assert all(name in only(lost, "NET-041", "beta").summary for name in NAMES[:3])
 
 
-def test_a_switch_that_is_off_blames_no_node(found):
+def test_a_switch_without_power_is_not_blamed_on_a_node(found):
     findings = found(lambda source, target, subnet, kind: "target" if subnet == RAILS[0] else None, 4)
     assert only(findings, "NET-041", None).summary.startswith("alpha, beta, delta and gamma do not reach each other")
 
 
-def test_a_black_hole_for_large_packets_is_told_with_the_command_that_shows_it(found):
+def test_a_black_hole_for_large_packets_is_reported_with_the_command_to_reproduce_it(found):
     finding = only(found(closed("beta", kinds=("jumbo",))), "NET-042", "beta")
     assert "packets of 9000 bytes" in finding.summary
     assert "on alpha: ping -M do -c 3 -W 1 -s 8972 192.168.177.12" in finding.remedy
@@ -137,7 +137,7 @@ def test_a_black_hole_for_large_packets_is_told_with_the_command_that_shows_it(f
     assert "between alpha and beta" in symmetric.summary
 
 
-def test_icmp_and_udp_that_are_filtered_alone_are_no_fault(found):
+def test_filtered_icmp_or_udp_alone_is_not_a_finding(found):
     assert found(lambda *way: "target" if way[3] == "ping" else None, without=("jumbo",)) == []
 
 
@@ -147,7 +147,7 @@ def test_two_faults_are_two_findings(found):
     assert {(finding.code, finding.node) for finding in findings} == {("NET-042", "beta"), ("NET-043", "alpha")}
 
 
-def test_a_node_that_could_not_take_part_is_said(found):
+def test_a_node_that_could_not_take_part_is_reported(found):
     finding = only(found(unasked={"beta": "reach failed on beta: no output"}), "NET-040", "beta")
     assert finding.severity == "warning"
     assert "no output" in finding.seen

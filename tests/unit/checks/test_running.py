@@ -1,4 +1,4 @@
-"""Each check of a running cluster on readings that have the ailment, on lines that owners posted, and on near misses."""
+"""Each check of a running cluster on readings with the fault, on lines from public threads, and on near misses."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ RECORD = {
 
 @pytest.fixture
 def diagnosed(spark, cluster):
-    """Findings of a pair whose readings are given; without, a healthy one's."""
+    """Findings of a pair with the given readings; healthy ones by default."""
 
     def run(
         alpha: Observation | Unread | None = None,
@@ -127,8 +127,8 @@ def test_a_healthy_pair_has_no_finding(diagnosed):
 
 
 @pytest.mark.parametrize("case", CASES, ids=[case["name"] for case in CASES])
-def test_lines_that_were_posted(case, diagnosed):
-    """Each with its thread: the finding, or that there is none."""
+def test_log_lines_from_public_threads(case, diagnosed):
+    """Each with its public thread: the finding, or that there is none."""
     engine = [*ENGINE, *case.get("engine", [])]
     lines = (*HEALTHY_LOG, *case["lines"]) if case.get("after_start", True) else tuple(case["lines"])
     ended = {"state": "exited", "exit_code": case["exit_code"]} if "exit_code" in case else {}
@@ -145,7 +145,7 @@ HUNG_GPU = GpuSample(at_s=0, utilization_percent=96, power_w=24.3, sm_clock_mhz=
 WEDGED_GPU = GpuSample(at_s=0, utilization_percent=95, power_w=17.2, sm_clock_mhz=799)
 
 
-def test_tokens_that_stand_still_while_a_request_runs_are_a_hang(diagnosed):
+def test_constant_token_counters_during_a_request_are_a_hang(diagnosed):
     spinning = look(rank("beta", 1), gpus=(HUNG_GPU, HUNG_GPU))
     found = diagnosed(head(rank("alpha", 0), made=0, gpus=(HUNG_GPU, HUNG_GPU)), spinning, silence())
     assert codes(found) == {("RUN-003", "alpha")}
@@ -156,7 +156,7 @@ def test_tokens_that_stand_still_while_a_request_runs_are_a_hang(diagnosed):
 
 
 @pytest.mark.parametrize(("stalled_s", "hangs"), [(None, False), (1.0, False), (8.0, True)])
-def test_tokens_that_came_between_the_two_readings_may_have_been_the_last(diagnosed, stalled_s, hangs):
+def test_tokens_generated_between_the_two_readings_may_have_been_the_last(diagnosed, stalled_s, hangs):
     """On a busy node the counters are first read before the request arrives."""
     stopped = dataclasses.replace(silence(), ttft_s=0.4, text="the", stalled_s=stalled_s, context=4096)
     found = diagnosed(head(rank("alpha", 0), made=3), None, stopped)
@@ -165,8 +165,8 @@ def test_tokens_that_came_between_the_two_readings_may_have_been_the_last(diagno
 
 
 @pytest.mark.parametrize(("stalled_s", "severity"), [(24.0, "warning"), (61.0, "error")])
-def test_no_token_is_a_warning_until_no_prefill_can_take_as_long(diagnosed, stalled_s, severity):
-    """Without a GPU that spins; a prompt of 256K tokens moves no counter for minutes."""
+def test_no_token_is_a_warning_until_the_time_limit_of_a_prefill(diagnosed, stalled_s, severity):
+    """Unless a GPU is busy; a prompt of 256K tokens changes no counter for minutes."""
     waiting = dataclasses.replace(silence(), stalled_s=stalled_s, context=4096)
     (found,) = diagnosed(head(rank("alpha", 0), made=0), None, waiting)
     assert (found.code, found.severity) == ("RUN-003", severity)
@@ -175,50 +175,50 @@ def test_no_token_is_a_warning_until_no_prefill_can_take_as_long(diagnosed, stal
         assert found.remedy[0].startswith("sparkcluster doctor INVENTORY --timeout 80")
 
 
-def test_an_engine_that_works_for_others_is_busy_and_not_hung(diagnosed):
+def test_an_engine_that_serves_others_is_busy_and_not_hung(diagnosed):
     found = diagnosed(head(rank("alpha", 0)), None, silence())
     assert codes(found) == {("RUN-023", "alpha")}
     assert {finding.severity for finding in found} == {"warning"}
 
 
-def test_tokens_that_are_counted_when_a_request_ends_are_no_hang_while_another_counter_moves(diagnosed):
-    """SGLang 0.5.5 and llama.cpp count them so."""
+def test_tokens_counted_at_the_end_of_requests_are_no_hang_while_another_counter_changes(diagnosed):
+    """SGLang 0.5.5 and llama.cpp count that way."""
     working = dataclasses.replace(silence(), stalled_s=1.0, moved=True, context=4096)
     assert codes(diagnosed(head(rank("alpha", 0), made=0), None, working)) == {("RUN-023", "alpha")}
 
 
-def test_what_runs_is_judged_by_its_own_engine_where_the_inventory_has_another_one_by_now(diagnosed):
+def test_a_running_release_is_checked_by_the_rules_of_its_engine_even_if_the_inventory_has_another(diagnosed):
     served = {**RECORD, "playbook": {"name": "test", "engine": "sglang"}}
     (found,) = [each for each in diagnosed(None, None, silence(), record=served) if each.code == "RUN-023"]
     assert "max-running-requests" in found.remedy[0]
 
 
-def test_power_is_wedged_only_where_both_readings_say_so(diagnosed):
+def test_power_is_stuck_only_if_both_readings_say_so(diagnosed):
     assert diagnosed(None, look(rank("beta", 1), gpus=(HUNG_GPU, WEDGED_GPU))) == []
     found = diagnosed(None, look(rank("beta", 1), gpus=(WEDGED_GPU, WEDGED_GPU)))
     assert codes(found) == {("RUN-015", "beta")}
 
 
 @pytest.mark.parametrize("text", ["!!! !!!!! !!!!!!!!!! !!!", "�" * 30, "mult" * 10, "\n".join(["the"] * 30)])
-def test_what_is_no_language(text, diagnosed):
+def test_answers_that_are_garbage(text, diagnosed):
     assert codes(diagnosed(answer=reply(text=text))) == {("RUN-004", "alpha")}
 
 
 @pytest.mark.parametrize(
     "text", ["204", "!", "ha ha ha ha ha", "北京是中国的首都 也是一座历史悠久的城市", "0, 1, 1, 2, 3, 5, 8, 13, 21, 34"]
 )
-def test_what_is_language_or_too_short_to_tell(text):
+def test_answers_that_are_language_or_too_short_to_judge(text):
     assert garbage(text) is None
 
 
-def test_an_answer_of_nothing(diagnosed):
+def test_an_empty_answer(diagnosed):
     found = diagnosed(answer=reply(ttft_s=None, text=""))
     assert codes(found) == {("RUN-004", "alpha")}
     assert found[0].seen == "9 tokens without text"
     assert "marlin" not in " ".join(found[0].remedy), "nothing was said, so nothing was said wrongly"
 
 
-def test_garbage_on_marlin_blames_the_weights_and_else_the_kernel(diagnosed):
+def test_garbage_on_marlin_blames_the_weights_and_otherwise_the_kernel(diagnosed):
     line = "INFO [nvfp4.py:222] Using '{}' NvFp4 MoE backend out of potential backends: ['VLLM_CUTLASS', 'MARLIN']."
     for kernel, remedy in (("VLLM_CUTLASS", "moe-backend: marlin"), ("MARLIN", "weights --verify")):
         found = diagnosed(head(rank("alpha", 0, *HEALTHY_LOG, line.format(kernel))), answer=reply(text="!" * 40))
@@ -230,7 +230,7 @@ CLOSED = "RuntimeError: [gloo/transport/tcp/pair.cc:547] Connection closed by pe
 
 
 @pytest.mark.parametrize(("oom_killed", "code"), [(False, "RUN-005"), (True, "RUN-014")])
-def test_a_killed_worker_is_named_and_what_gloo_says_on_the_head_is_not(diagnosed, oom_killed, code):
+def test_a_killed_worker_is_named_and_gloos_message_on_the_head_is_ignored(diagnosed, oom_killed, code):
     alpha = rank("alpha", 0, CLOSED, state="exited", exit_code=1, finished_at="2026-01-01T00:00:00Z")
     killed = {"exit_code": 137, "oom_killed": oom_killed, "finished_at": "2026-01-01T00:00:01Z"}
     beta = rank("beta", 1, state="exited", **killed)
@@ -239,7 +239,7 @@ def test_a_killed_worker_is_named_and_what_gloo_says_on_the_head_is_not(diagnose
     assert {node for _, node in codes(found)} == {"beta"}
 
 
-def test_a_rank_that_only_the_log_of_another_blames(diagnosed):
+def test_a_rank_blamed_only_by_the_log_of_another(diagnosed):
     alpha = rank("alpha", 0, CLOSED, state="exited", exit_code=1)
     beta = rank("beta", 1)
     for each, address in ((alpha, MEMBERS[0]), (beta, MEMBERS[1])):
@@ -250,7 +250,7 @@ def test_a_rank_that_only_the_log_of_another_blames(diagnosed):
 
 
 @pytest.mark.parametrize("dead", [False, True])
-def test_a_cut_cable_is_named_and_not_the_hang_or_the_deaths_that_follow(diagnosed, spark, cluster, dead):
+def test_a_cut_cable_is_reported_and_not_the_resulting_hang_or_deaths(diagnosed, spark, cluster, dead):
     facts = {
         name: spark({port: f"192.168.{177 + rail}.{11 + at}/24" for rail, port in enumerate(PORT_0)})
         for at, name in enumerate(TWO)
@@ -277,14 +277,14 @@ def test_a_cut_cable_is_named_and_not_the_hang_or_the_deaths_that_follow(diagnos
     assert not any("down INVENTORY" in remedy for remedy in found[0].remedy)
 
 
-def test_a_rank_that_the_record_has_and_the_node_has_not(diagnosed):
+def test_a_recorded_rank_that_is_missing_on_its_node(diagnosed):
     found = diagnosed(None, look(), silence("refused", "nothing listens"))
     assert codes(found) == {("RUN-005", "beta")}
     assert "its container no longer exists" in found[0].summary
 
 
 @pytest.mark.parametrize(("runtime", "code", "told"), [("docker", 255, "255"), ("process", None, "unknown")])
-def test_the_banner_of_ray_is_no_cause_and_a_reboot_is_named(diagnosed, runtime, code, told):
+def test_rays_banner_is_not_a_cause_and_a_reboot_is_reported(diagnosed, runtime, code, told):
     line = "This command will now block forever until terminated by a signal."
     beta = look(rank("beta", 1, "loading", line, state="exited", exit_code=code))
     dead = "EngineDeadError: EngineCore encountered an issue. See stack trace (above) for the root cause."
@@ -307,7 +307,7 @@ def sent(rdma: int, sockets: int) -> dict[str, Any]:
     return {"traffic": tuple(at)}
 
 
-def test_tokens_made_with_sockets_alone_are_tcp_though_no_log_says_so(diagnosed):
+def test_tokens_over_sockets_only_are_tcp_although_no_log_says_so(diagnosed):
     found = diagnosed(head(rank("alpha", 0), **sent(0, 40_000_000)), look(rank("beta", 1), **sent(9_000_000, 9_000)))
     assert codes(found) == {("RUN-008", "alpha")}
     assert "sent 0 bytes" in found[0].seen
@@ -323,7 +323,7 @@ def test_a_container_without_its_gpu(diagnosed):
     assert diagnosed(None, look(rank("beta", 1, gpu=Unread(unread="no nvidia-smi in the container")))) == []
 
 
-def test_a_driver_that_ran_out_of_memory_once_is_a_note_while_the_model_answers(diagnosed):
+def test_a_past_out_of_memory_of_the_driver_is_a_note_while_the_model_answers(diagnosed):
     line = "NVRM: nvCheckOkFailedNoLog: Check failed: Out of memory [NV_ERR_NO_MEMORY] (0x00000051) returned from _m"
     facts = {"beta": {"kernel_log": (line,)}}
     noted = diagnosed(facts=facts)
@@ -354,8 +354,8 @@ def test_a_driver_that_ran_out_of_memory_once_is_a_note_while_the_model_answers(
         ("mlx5_core 0000:01:00.1 enp1s0f1np1: Link up", None),
     ],
 )
-def test_what_the_kernel_says_of_a_fault_is_a_finding_of_its_node(diagnosed, line, word):
-    """An error where the model does not answer; corrected errors, other devices and what every Spark logs are none."""
+def test_a_fault_in_the_kernel_log_is_a_finding_of_its_node(diagnosed, line, word):
+    """An error if the model does not answer; corrected errors, other devices and lines of every Spark are ignored."""
     for answer, severity in ((None, "warning"), (silence("refused", "nothing listens"), "error")):
         found = diagnosed(answer=answer, facts={"beta": {"kernel_log": (f"2026-09-21T08:14:02Z {line}",)}})
         faults = [each for each in found if each.code == "RUN-026"]
@@ -364,7 +364,7 @@ def test_what_the_kernel_says_of_a_fault_is_a_finding_of_its_node(diagnosed, lin
 
 
 @pytest.mark.parametrize("xid", [31, 43])
-def test_a_fault_that_a_rank_causes_counts_from_its_start(diagnosed, xid):
+def test_an_xid_caused_by_a_rank_counts_only_after_the_ranks_start(diagnosed, xid):
     log = {
         "beta": {"kernel_log": (f"2026-09-21T08:14:02Z NVRM: Xid (PCI:000f:01:00): {xid}, pid=71, name=VLLM::Worker",)}
     }
@@ -373,7 +373,7 @@ def test_a_fault_that_a_rank_causes_counts_from_its_start(diagnosed, xid):
     assert codes(diagnosed(None, look(rank("beta", 1)), facts=log)) == set(), "nothing says when its rank began"
 
 
-def test_a_boot_that_ended_without_a_shutdown_is_told_with_what_it_ended_with(diagnosed):
+def test_a_boot_that_ended_without_shutdown_is_reported_with_its_last_lines(diagnosed):
     lines = (
         "…T08:14:01 kernel: watchdog: BUG: soft lockup - CPU#7 stuck for 22s! [python3:9]",
         "…T08:14:02 kernel: usb 1-1: x",
@@ -389,7 +389,7 @@ def test_a_boot_that_ended_without_a_shutdown_is_told_with_what_it_ended_with(di
 
 
 def test_launch_and_doctor_name_the_same_cause(diagnosed):
-    """Every recorded line that names a cause of its own, as that of a rank that ended."""
+    """Every recorded line with a distinct cause, as the log of an exited rank."""
     for case in json.loads((GOLDEN / "causes.json").read_text()):
         launch = first_failure(VLLM, [RankEnd("alpha", MEMBERS[0], case["lines"], 1, case["exit_code"])]).cause
         if launch is None or not launch.line or launch.consequence or case["name"] == "tcp":
@@ -400,7 +400,7 @@ def test_launch_and_doctor_name_the_same_cause(diagnosed):
         assert launch.hint is None or launch.hint in same.remedy, case["name"]
 
 
-def test_memory_that_is_almost_gone_and_pages_that_move(diagnosed, spark):
+def test_almost_no_free_memory_and_swapping(diagnosed, spark):
     """Both are fixed by a smaller model; `swapoff` while it serves would move its pages back into the full memory."""
     have = spark().memory.model_copy(update={"available_bytes": 10**9, "swap_free_bytes": 10**8})
     assert codes(diagnosed(facts={"alpha": {"memory": have}})) == {("RUN-014", "alpha")}
@@ -410,7 +410,7 @@ def test_memory_that_is_almost_gone_and_pages_that_move(diagnosed, spark):
     assert found[0].remedy == (VLLM.memory_hint, "sparkcluster down INVENTORY && sparkcluster up INVENTORY")
 
 
-def test_nothing_runs(diagnosed):
+def test_no_running_ranks(diagnosed):
     found = diagnosed(look(), look(), record={})
     assert ("RUN-001", None) in codes(found)
     assert next(finding for finding in found if finding.code == "RUN-001").remedy == ("sparkcluster up INVENTORY",)
@@ -428,7 +428,7 @@ def test_ranks_of_two_releases(diagnosed):
     assert ("RUN-020", None) in codes(diagnosed(None, look(other)))
 
 
-def test_a_node_and_a_playbook_that_the_inventory_names_no_more(diagnosed):
+def test_a_node_or_playbook_no_longer_in_the_inventory(diagnosed):
     plan = {**RECORD["plan"], "nodes": {**RECORD["plan"]["nodes"], "gamma": {**RECORD["plan"]["nodes"]["beta"]}}}
     found = diagnosed(record={**RECORD, "plan": plan, "groups": {"default": {"selected": {"playbook": "older"}}}})
     assert [finding.code for finding in found] == ["RUN-020", "RUN-020"]
@@ -436,8 +436,8 @@ def test_a_node_and_a_playbook_that_the_inventory_names_no_more(diagnosed):
     assert "differs from inventory.yaml: playbook" in found[1].summary
 
 
-def test_a_secret_that_has_changed_since_the_start(diagnosed):
-    """The API key is what clients notice; both are used from the next start on."""
+def test_a_secret_changed_since_the_start(diagnosed):
+    """Clients notice a changed API key; both secrets are used from the next start."""
     found = diagnosed(rotated={"default": ("VLLM_API_KEY", "HF_TOKEN"), "other": ()})
     assert [(finding.code, finding.severity, finding.summary) for finding in found] == [
         ("RUN-020", "warning", "VLLM_API_KEY has changed since atlas was started"),
@@ -446,18 +446,18 @@ def test_a_secret_that_has_changed_since_the_start(diagnosed):
     assert ["HTTP 401" in finding.seen for finding in found] == [True, False]
 
 
-def test_a_guard_that_gave_up_is_named_with_what_starts_the_group(diagnosed):
+def test_a_guard_that_gave_up_is_reported_with_the_command_that_starts_the_group(diagnosed):
     why = "it gave up: the engine hung again after a restart: HTTP 500; sparkcluster up INVENTORY starts it"
     found = diagnosed(facts={"alpha": {"enabled": EnabledFact(runs=True, waits=why)}})
     assert [(each.code, each.node, each.seen) for each in found] == [("RUN-028", "alpha", why)]
     assert diagnosed(facts={"alpha": {"enabled": EnabledFact(runs=True, waits="beta: not reachable")}}) == []
 
 
-def test_a_node_that_could_not_be_looked_at(diagnosed):
+def test_a_node_that_could_not_be_observed(diagnosed):
     assert codes(diagnosed(None, Unread(unread="beta did not end within 9 s"))) == {("RUN-022", "beta")}
 
 
-def test_an_endless_line_is_read_within_reason(diagnosed):
-    """Patterns that backtrack would have doctor hang where it is to find what does."""
+def test_an_endless_line_is_read_up_to_a_limit(diagnosed):
+    """With backtracking patterns doctor would hang while it searches for hangs."""
     lines = ["Using 'x" * 500 + " scale nan" * 300] * 60
     diagnosed(head(rank("alpha", 0, *lines)), None, silence())

@@ -1,4 +1,4 @@
-"""Twins that share a subnet, twins in another order than their peers', and the netplan file that mends both."""
+"""Twins that share a subnet, twins in another order than their peers', and the netplan file that fixes both."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def described(rails):
     return {name: {"rails": own} for name, own in rails.items()}
 
 
-def test_twins_in_one_subnet_serve_with_a_warning_and_a_ready_file(see):
+def test_twins_in_one_subnet_serve_with_a_warning_and_a_generated_netplan_file(see):
     findings = see(described=described(SHARED))
     assert reported(findings) == [("NET-005", "warning", "alpha"), ("NET-005", "warning", "beta")]
     for finding, twins, number in zip(findings, (PORT_0, PORT_1), (11, 12), strict=True):
@@ -49,7 +49,7 @@ def test_twins_in_one_subnet_serve_with_a_warning_and_a_ready_file(see):
         assert apply.startswith("sudo chmod 600 /etc/netplan/40-cx7.yaml && sudo netplan apply")
 
 
-def test_what_the_file_sets_makes_two_rails(see, spark, cluster):
+def test_the_generated_file_makes_two_rails(see, spark, cluster):
     facts = {name: spark(rails) for name, rails in SHARED.items()}
     spec = cluster({"alpha": "192.168.86.11", "beta": "192.168.86.12"})
     context = Context(spec, facts, topology.build(spec, facts))
@@ -63,7 +63,7 @@ def test_what_the_file_sets_makes_two_rails(see, spark, cluster):
     assert netplan.files(Context(spec, facts, topology.build(spec, facts))) == {}
 
 
-def test_link_local_rails_get_the_file_too(see):
+def test_link_local_rails_get_the_generated_file_too(see):
     drawn = {
         "alpha": {PORT_0[0]: "169.254.1.11/16", PORT_0[1]: "169.254.2.11/16"},
         "beta": {PORT_0[0]: "169.254.1.12/16", PORT_0[1]: "169.254.2.12/16"},
@@ -76,7 +76,7 @@ def test_link_local_rails_get_the_file_too(see):
     assert all("sudo tee /etc/netplan/40-cx7.yaml" in finding.remedy[0] for finding in findings)
 
 
-def test_both_twins_in_the_inventory_are_an_error_as_before(see):
+def test_listing_both_twins_in_the_inventory_is_an_error(see):
     nodes = {
         "alpha": {"interconnect": {"interfaces": list(PORT_0)}},
         "beta": {"interconnect": {"interfaces": list(PORT_1)}},
@@ -92,7 +92,7 @@ TWO_CABLES = {
 
 
 @pytest.mark.parametrize("port", [PORT_0, PORT_1])
-def test_crossed_twins_are_named_with_the_addresses_to_change(see, port):
+def test_crossed_twins_are_reported_with_the_addresses_to_change(see, port):
     crossing = {**ONE_CABLE, "beta": {port[0]: "10.0.2.2/24", port[1]: "10.0.1.2/24"}}
     (finding,) = see(described=described(crossing))
     assert reported([finding]) == [("NET-026", "error", "beta")]
@@ -105,7 +105,7 @@ def test_crossed_twins_are_named_with_the_addresses_to_change(see, port):
     assert see(described=described(straight)) == []
 
 
-def test_crossed_cables_are_named_with_the_cables_to_swap(see):
+def test_crossed_cables_are_reported_with_the_cables_to_swap(see):
     crossing = {
         **TWO_CABLES,
         "beta": {
@@ -122,12 +122,12 @@ def test_crossed_cables_are_named_with_the_cables_to_swap(see):
     assert see(described=described(straight)) == []
 
 
-def test_of_three_on_a_switch_the_odd_one_is_named(see):
+def test_of_three_on_a_switch_the_node_that_differs_is_named(see):
     crossing = {"a": {PORT_0[0]: "192.168.178.11/24", PORT_0[1]: "192.168.177.11/24"}}
     assert reported(see(names=("a", "b", "c"), described=described(crossing))) == [("NET-026", "error", "a")]
 
 
-def test_a_link_that_trained_with_two_lanes_gets_the_hint_about_firmware(see, spark):
+def test_a_link_with_only_two_lanes_gets_the_hint_about_firmware(see, spark):
     own = spark(rails(12))
     half = tuple(each.model_copy(update={"pcie": "Gen5 x2"}) if each.netdev == PORT_0[1] else each for each in own.hcas)
     (finding,) = see({"beta": {"hcas": half}})

@@ -1,4 +1,4 @@
-"""Nodes that are unlike the others: the majority is right, of two the newer, and clocks within what was measured."""
+"""Nodes with different versions: the majority is right, of two the newer one; and clocks within the measured error."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ THREE = ("a", "b", "c")
 
 @pytest.fixture
 def unlike(spark):
-    """Facts that differ from the plain ones in one thing."""
+    """Facts that differ from the plain ones in one value."""
     plain = spark({"enp1s0f0np0": "192.168.177.12/24", "enP2p1s0f0np0": "192.168.178.12/24"})
 
     def make(code, version):
@@ -41,7 +41,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("code", "newer", "older", "severity"), CASES)
-def test_of_two_the_older_is_named(see, unlike, code, newer, older, severity):
+def test_of_two_versions_the_older_is_reported(see, unlike, code, newer, older, severity):
     (finding,) = see({"alpha": unlike(code, older), "beta": unlike(code, newer)})
     assert reported([finding]) == [(code, severity, "alpha")]
     assert older in finding.seen
@@ -49,7 +49,7 @@ def test_of_two_the_older_is_named(see, unlike, code, newer, older, severity):
 
 
 @pytest.mark.parametrize("name", THREE)
-def test_of_three_the_odd_one_is_named_also_where_it_is_ahead(see, unlike, name):
+def test_of_three_versions_the_differing_one_is_reported_even_if_newer(see, unlike, name):
     code, newer, older, severity = CASES[0]
     changes = {node: unlike(code, newer if node == name else older) for node in THREE}
     (finding,) = see(changes, names=THREE)
@@ -58,14 +58,14 @@ def test_of_three_the_odd_one_is_named_also_where_it_is_ahead(see, unlike, name)
     assert finding.remedy[0].startswith(f"on {others[0]} and {others[1]}: sudo ")
 
 
-def test_replicas_may_differ_from_one_another(see, unlike):
+def test_replicas_may_have_different_versions(see, unlike):
     code, newer, older, _ = CASES[0]
     groups = [{"name": "left", "nodes": ["a", "b"]}, {"name": "right", "nodes": ["c", "d"]}]
     changes = {name: unlike(code, newer if name in "cd" else older) for name in "abcd"}
     assert see(changes, names=tuple("abcd"), groups=groups) == []
 
 
-def test_firmware_differs_between_nodes_and_within_one(see, spark):
+def test_firmware_differs_between_nodes_and_within_a_node(see, spark):
     def hcas(*versions):
         own = spark({"enp1s0f0np0": "192.168.177.12/24", "enP2p1s0f0np0": "192.168.178.12/24"}).hcas
         return {"hcas": tuple(hca.model_copy(update={"firmware": versions[at % len(versions)]})
@@ -78,7 +78,7 @@ def test_firmware_differs_between_nodes_and_within_one(see, spark):
     assert see({"beta": hcas(None)}) == []
 
 
-def test_a_version_that_could_not_be_read_is_told_as_unread_and_not_as_unlike(see):
+def test_an_unreadable_version_is_reported_as_unread_and_not_as_different(see):
     findings = see({"beta": {"os": Unread(unread="no such file: /etc/os-release")}})
     assert reported(findings) == [("FACT-001", "warning", "beta")]
     assert "HOST-007" in findings[0].why
@@ -94,7 +94,7 @@ def test_a_version_that_could_not_be_read_is_told_as_unread_and_not_as_unlike(se
         ({"a": "1", "b": "2", "c": "3"}, {"a": "3", "b": "3"}),
     ],
 )
-def test_who_is_odd(values, odd):
+def test_the_node_that_differs_from_the_majority(values, odd):
     assert {outlier.node: outlier.expected for outlier in outliers(values)} == odd
 
 
@@ -111,15 +111,15 @@ def clock(offset, error=0.01):
         (31.0, 2.0, "info"),
     ],
 )
-def test_a_clock_that_is_off(see, offset, error, severity):
+def test_a_wrong_clock(see, offset, error, severity):
     findings = see({"beta": clock(offset, error), "alpha": clock(0.0)})
     assert reported(findings) == ([("HOST-017", severity, "beta")] if severity else [])
     if severity:
         assert ("ahead" if offset > 0 else "behind") in findings[0].summary
 
 
-def test_nobody_is_sent_to_a_driver_that_deadlocks(see, unlike):
-    """However new it is, and though it is in the majority: HOST-010 says to leave it."""
+def test_no_remedy_recommends_a_driver_that_deadlocks(see, unlike):
+    """Even if it is newer and in the majority: HOST-010 advises against it."""
     versions = {"a": "580.95.05", "b": "590.48.01", "c": "590.48.01"}
     spread = {name: unlike("HOST-009", version) for name, version in versions.items()}
     found = [finding for finding in see(spread, names=THREE) if finding.code == "HOST-009"]

@@ -1,4 +1,4 @@
-"""``ask`` at the keyboard and in a pipe: which words and which input are the prompt."""
+"""``ask`` at the keyboard and in a pipe: which words and which input become the prompt."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def asked(world, monkeypatch):
         ([], "a\udcffb", "a�b"),
     ],
 )
-def test_words_are_joined_and_standard_input_stands_where_the_dash_is(asked, capsys, words, stdin, prompt):
+def test_words_are_joined_and_a_dash_inserts_standard_input(asked, capsys, words, stdin, prompt):
     assert asked(*words, stdin=stdin) == (0, [[{"role": "user", "content": prompt}]])
     told = capsys.readouterr()
     assert told.out == "Hi\n"
@@ -57,6 +57,6 @@ def test_words_are_joined_and_standard_input_stands_where_the_dash_is(asked, cap
 
 
 @pytest.mark.parametrize(("words", "stdin"), [([" "], ""), ([], "")])
-def test_an_empty_prompt_is_wrong_usage(asked, capsys, words, stdin):
+def test_an_empty_prompt_is_a_usage_error(asked, capsys, words, stdin):
     assert asked(*words, stdin=stdin) == (2, [])
     assert "PROMPT" in capsys.readouterr().err

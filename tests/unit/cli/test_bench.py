@@ -1,4 +1,4 @@
-"""The words of ``bench``: a run of what serves, or runs that were kept."""
+"""Arguments of ``bench``: a run on the running release, or stored runs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sparkcluster.cli.main import guarded
 
 @pytest.fixture
 def kept(tmp_path, monkeypatch):
-    """Two runs that were kept, in a directory without an inventory."""
+    """Two stored runs, in a directory without an inventory."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("SPARKCLUSTER_INVENTORY", raising=False)
     for speed in (40.0, 80.0):
@@ -54,12 +54,12 @@ def test_runs_are_listed_shown_and_compared_without_an_inventory(kept, capsys):
         (["list", "--ab", "args.max-num-seqs=4"], "bench list does not measure"),
     ],
 )
-def test_what_does_not_fit_is_refused_with_what_to_type(kept, capsys, words, hint):
+def test_a_profile_that_does_not_fit_is_refused_with_the_command_to_type(kept, capsys, words, hint):
     assert guarded(["bench", *words]) == 2
     assert hint in capsys.readouterr().err
 
 
-def test_flags_become_the_job_and_a_sweep_ends_after_half_an_hour(kept, monkeypatch, capsys):
+def test_flags_define_the_job_and_a_sweep_ends_after_half_an_hour(kept, monkeypatch, capsys):
     jobs = []
 
     def fake(_fleet, _spec, job, _report):
@@ -75,7 +75,7 @@ def test_flags_become_the_job_and_a_sweep_ends_after_half_an_hour(kept, monkeypa
     assert json.loads(capsys.readouterr().out.splitlines()[-1])["id"] == "atlas-1"
 
 
-def test_of_several_models_one_is_named(tmp_path, capsys):
+def test_with_several_models_one_must_be_named(tmp_path, capsys):
     inventory = tmp_path / "home.yaml"
     inventory.write_text(
         "cluster: home\nnodes: [{host: 10.0.0.1, name: a}, {host: 10.0.0.2, name: b}]\n"

@@ -1,4 +1,4 @@
-"""What is shown of runs: within 80 columns, in a pipe, and as a file."""
+"""Output about runs: within 80 columns, in a pipe, and as a file."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def printed(capsys):
     return run
 
 
-def test_a_run_fits_into_80_columns_of_a_pipe_and_says_what_to_type_next(printed):
+def test_a_run_fits_into_80_columns_of_a_pipe_and_ends_with_the_next_command(printed):
     shown = printed(bench_view.show, sample.sweep(), None)
     lines = shown.out.splitlines()
     assert max(map(len, lines)) <= 80
@@ -41,7 +41,7 @@ def test_a_run_fits_into_80_columns_of_a_pipe_and_says_what_to_type_next(printed
     assert "ended early" not in shown.out
 
 
-def test_a_run_that_ended_early_says_so(printed):
+def test_a_run_that_ended_early_is_marked(printed):
     shown = printed(
         bench_view.show, sample.sweep(ended="failed: spark-2 is gone", skipped=["depth 65,536: too long"]), None
     )
@@ -51,11 +51,11 @@ def test_a_run_that_ended_early_says_so(printed):
     assert "ended early: interrupted" in empty
 
 
-def test_what_an_engine_says_does_not_reach_the_terminal_as_it_is(printed):
+def test_output_of_an_engine_is_escaped_on_the_terminal(printed):
     assert "\x1b" not in printed(bench_view.show, sample.sweep(model="a\x1b[2Jb", nodes=["x\x1b[2J"]), None).out
 
 
-def test_runs_are_listed_a_line_each(printed):
+def test_runs_are_listed_one_per_line(printed):
     found = printed(bench_view.listed, [sample.sweep(), sample.sweep(id="atlas-8", ended="failed: x", cells=[])]).out
     assert max(map(len, found.splitlines())) <= 80
     assert len(found.splitlines()) == 3
@@ -70,7 +70,7 @@ def test_a_comparison_shows_each_verdict(printed):
     assert max(map(len, shown.splitlines())) <= 80
 
 
-def test_a_page_is_written_with_the_runs_of_its_pair(printed, tmp_path):
+def test_a_page_is_written_with_the_compared_runs(printed, tmp_path):
     runs = [dataclasses.replace(run, cells=run.cells[:1], samples={}) for run in sample.pair()]
     for run in runs:
         folder = record.directory()
@@ -83,7 +83,7 @@ def test_a_page_is_written_with_the_runs_of_its_pair(printed, tmp_path):
     assert "A against B" not in (tmp_path / "a.html").read_text()
 
 
-def test_the_runs_of_a_playbook_are_beside_its_figures(capsys):
+def test_the_runs_of_a_playbook_are_shown_next_to_its_figures(capsys):
     folder = record.directory()
     folder.mkdir(parents=True)
     (folder / "atlas-7.json").write_text(json.dumps(sample.sweep().as_json()))

@@ -1,4 +1,4 @@
-"""The drawing of a cabling as it is found."""
+"""The drawing of a detected cabling."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def drawn(shape, width):
 
 @pytest.mark.parametrize("width", [80, 40])
 @pytest.mark.parametrize("shape", SHAPES)
-def test_every_shape_is_drawn_as_its_file_says(shape, width):
+def test_every_cabling_is_drawn_as_in_its_file(shape, width):
     text = "\n".join(drawn(shape, width)) + "\n"
     golden.check_text(golden.ROOT / "cabling" / f"{shape}-{width}.txt", text)
     assert max(map(len, text.splitlines())) <= width

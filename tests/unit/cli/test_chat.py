@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.unit.on_terminal import COMMAND, OnTerminal
 
-# Answers with the roles of the conversation; "slow" begins and goes on for long, "long" does not fit.
+# Answers with the roles of the conversation; "slow" starts and takes long, "long" does not fit.
 PROGRAM = (
     COMMAND
     + """
@@ -58,7 +58,7 @@ def say(chatting, text, answer):
     chatting.until(answer)
 
 
-def test_a_conversation_goes_on_and_ctrl_c_ends_the_answer_alone():
+def test_a_conversation_continues_and_ctrl_c_ends_only_the_answer():
     with OnTerminal(PROGRAM, "be brief") as chatting:
         say(chatting, "hello", "[system user]")
         say(chatting, "slow", "[system user assistant user] ")
@@ -72,7 +72,7 @@ def test_a_conversation_goes_on_and_ctrl_c_ends_the_answer_alone():
         assert chatting.end() == 0
 
 
-def test_what_does_not_fit_is_said_with_a_way_on():
+def test_a_message_that_does_not_fit_the_context_is_an_error_with_a_way_to_continue():
     with OnTerminal(PROGRAM) as chatting:
         say(chatting, "cut", "--max-tokens")
         say(chatting, "long", "the prompt does not fit")

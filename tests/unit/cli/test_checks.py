@@ -1,4 +1,4 @@
-"""``sparkcluster checks``: the catalogue, a page by its code, and a hint for one that is not there."""
+"""``sparkcluster checks``: the catalogue, a page by its code, and a hint for an unknown code."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sparkcluster.cli.main import guarded
 from sparkcluster.errors import HostError
 
 
-def test_every_code_has_a_page_and_a_row(capsys):
+def test_every_code_has_a_page_and_a_list_entry(capsys):
     codes = [error.code for error in HostError.__subclasses__() if "code" in vars(error)]
     assert {*CATALOGUE, *codes, HostError.code, UNREAD, "SPEC-001", "SPEC-002"} <= set(pages())
     assert guarded(["checks", "--json"]) == 0
@@ -24,7 +24,7 @@ def test_every_code_has_a_page_and_a_row(capsys):
     assert [line.split()[0] for line in lines[1:] if line[0] != " "] == list(pages())
 
 
-def test_every_page_is_shown_in_whatever_case_its_code_is_typed(capsys):
+def test_every_page_is_found_regardless_of_the_case_of_its_code(capsys):
     for code in pages():
         assert guarded(["checks", code.lower()]) == 0
         text = capsys.readouterr().out
@@ -33,7 +33,7 @@ def test_every_page_is_shown_in_whatever_case_its_code_is_typed(capsys):
 
 
 @pytest.mark.parametrize(("typed", "hint"), [("NET-06", "did you mean NET-006?"), ("\x1b[2J", ""), ("x" * 500, "")])
-def test_an_unknown_code_is_wrong_usage_with_the_nearest(typed, hint, capsys):
+def test_an_unknown_code_is_a_usage_error_with_the_nearest(typed, hint, capsys):
     assert guarded(["checks", typed]) == 2
     told = capsys.readouterr().err
     assert told.startswith("error: unknown check")

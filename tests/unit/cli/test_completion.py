@@ -1,4 +1,4 @@
-"""Tab: what is offered for a line, and what bash, zsh and fish make of it when somebody types."""
+"""Shell completion: the offered words for a line, and the behaviour of bash, zsh and fish."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ groups: [{name: west, nodes: [alpha-1]}, {name: east, nodes: [alpha-2]}]
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The directory where somebody types, with an inventory under two names."""
+    """The working directory, with an inventory under two names."""
     for name in ("mine.yaml", "my other.yml"):
         (tmp_path / name).write_text(INVENTORY)
     (tmp_path / "home.yaml").write_text("models:\n- playbook: gpt-oss-120b\n- {playbook: ./x.yaml, name: embed}\n")
@@ -38,7 +38,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def offered(line: str, *options: str) -> list[str]:
-    """What a shell is told; the program writes nothing else, and ends with exit code 0."""
+    """The completions for a shell; the program prints nothing else, and exits with code 0."""
     asked = {"COMP_LINE": line, "COMP_POINT": str(len(line)), "_ARGCOMPLETE": "1", "_ARGCOMPLETE_IFS": "\n"}
     asked |= {"_ARGCOMPLETE_SUPPRESS_SPACE": "1", "_ARGCOMPLETE_STDOUT_FILENAME": "offered"}
     Path("offered").write_text("")
@@ -73,11 +73,11 @@ def offered(line: str, *options: str) -> list[str]:
         ("sparkcluster status home.yaml --model ", ["gpt-oss-120b", "embed"]),
     ],
 )
-def test_what_may_follow(line: str, expected: list[str], home: Path) -> None:
+def test_completions(line: str, expected: list[str], home: Path) -> None:
     assert offered(line) == expected
 
 
-def test_inventory_may_be_left_out(home: Path) -> None:
+def test_the_inventory_may_be_omitted(home: Path) -> None:
     assert offered("sparkcluster logs al") == []
     (home / "mine.yaml").rename(home / "sparkcluster.yaml")
     assert offered("sparkcluster logs al") == ["alpha-1", "alpha-2"]
@@ -96,7 +96,7 @@ HOSTILE = 'nodes: [{host: "$(touch /tmp/x)"}, {host: "a b"}, {host: "a\\e[2Jb"},
         (None, []),
     ],
 )
-def test_an_inventory_of_whatever_kind_is_no_error_and_nothing_that_a_shell_would_run(
+def test_an_inventory_of_any_kind_causes_no_error_and_completes_no_shell_code(
     content: str | None, expected: list[str], home: Path
 ) -> None:
     if content is not None:
@@ -112,7 +112,7 @@ def test_only_small_regular_files_are_read(home: Path) -> None:
         assert offered(f"sparkcluster logs {name} ") == []
 
 
-def test_tab_imports_neither_models_nor_connections(home: Path) -> None:
+def test_completion_imports_neither_models_nor_connections(home: Path) -> None:
     for line in ("setup mine.yaml --node ", "lab fault 1 re", "setup mine.yaml --only "):
         assert offered(f"sparkcluster {line}", "-v")
         imported = {
@@ -121,7 +121,7 @@ def test_tab_imports_neither_models_nor_connections(home: Path) -> None:
         assert not imported & {"fabric", "paramiko", "pydantic", "rich", "socket"}
 
 
-# Shows what it is called with, where it is not asked to complete.
+# Prints its arguments, unless it is called for completion.
 PROGRAM = f"""#!/bin/sh
 if [ -n "$_ARGCOMPLETE" ]; then exec {shlex.quote(sys.executable)} -m sparkcluster "$@"; fi
 printf 'got:'; printf '<%s>' "$@"; echo .
@@ -143,7 +143,7 @@ TILDE = ("sparkcluster logs ~/mi\tal\t2", "<logs><{home}/mine.yaml><alpha-2>")
 
 
 @pytest.mark.parametrize("shell", SHELLS)
-def test_typed_in_a_real_shell(
+def test_completion_in_a_real_shell(
     shell: str, home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     argv, load = SHELLS[shell]
@@ -166,7 +166,7 @@ def test_typed_in_a_real_shell(
             terminal.until(f"got:{argv_seen.format(home=home)}.")
 
 
-def test_the_script_of_bash_has_no_header_of_zsh(capsys):
+def test_the_bash_script_has_no_zsh_header(capsys):
     for shell, has in (("bash", False), ("zsh", True)):
         assert guarded(["completion", shell]) == 0
         assert ("#compdef" in capsys.readouterr().out) == has

@@ -1,4 +1,4 @@
-"""``discover``: what is found becomes an inventory that can be used, or is added to one; nothing is overwritten unasked."""
+"""``discover``: found Sparks become a valid inventory or are added to one; nothing is overwritten without a question."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def announce(monkeypatch, *names_and_addresses: tuple[str, str]) -> None:
 TWO = ["--host", "192.168.1.11", "--host", "192.168.1.12", "--user", "nvidia"]
 
 
-def test_the_inventory_goes_to_stdout_and_all_else_to_stderr(network, capsys, tmp_path):
+def test_the_inventory_goes_to_stdout_and_everything_else_to_stderr(network, capsys, tmp_path):
     assert guarded(["discover", *TWO]) == 0
     out, err = capsys.readouterr()
     (tmp_path / "mine.yaml").write_text(out)
@@ -62,7 +62,7 @@ def test_the_inventory_goes_to_stdout_and_all_else_to_stderr(network, capsys, tm
     assert "sparkcluster setup mine.yaml" in err
 
 
-def test_the_document_of_json(network, capsys):
+def test_the_json_document(network, capsys):
     network.put("192.168.1.13", answer=AuthFailed("no key was accepted", node="192.168.1.13", hint="ssh-copy-id x"))
     network.put("192.168.1.14", answer=machine(1, "192.168.1.11/24"))
     hosts = [*TWO, "--host", "192.168.1.13", "--host", "192.168.1.14"]
@@ -76,7 +76,7 @@ def test_the_document_of_json(network, capsys):
     assert "cluster: sparks" in document["inventory"]
 
 
-def test_without_any_spark_nothing_is_written_and_json_is_empty(network, capsys, tmp_path):
+def test_without_sparks_nothing_is_written_and_the_json_lists_are_empty(network, capsys, tmp_path):
     assert guarded(["discover"]) == 1
     out, err = capsys.readouterr()
     assert (out, "--host" in err) == ("", True)
@@ -87,7 +87,7 @@ def test_without_any_spark_nothing_is_written_and_json_is_empty(network, capsys,
     assert not (tmp_path / "mine.yaml").exists()
 
 
-def test_machines_that_answer_and_refuse_the_key_are_not_said_to_be_switched_off(network, capsys):
+def test_machines_that_refuse_the_key_are_not_reported_as_switched_off(network, capsys):
     refusal = AuthFailed(
         "192.168.1.13: no key was accepted", node="192.168.1.13", hint="ssh-copy-id nvidia@192.168.1.13"
     )
@@ -99,7 +99,7 @@ def test_machines_that_answer_and_refuse_the_key_are_not_said_to_be_switched_off
 
 
 def test_names_that_look_like_a_spark_are_tried_and_others_are_not(network, capsys, monkeypatch):
-    """Nobody can be asked here."""
+    """Without a terminal no question can be asked."""
     announce(monkeypatch, ("spark-0001", "192.168.1.11"), ("nas", "192.168.1.9"))
     assert guarded(["discover", "--user", "nvidia"]) == 0
     assert network.tried == ["192.168.1.11", "fe80::2%enp1s0f1np1", "192.168.1.12"]
@@ -114,12 +114,12 @@ def test_names_that_look_like_a_spark_are_tried_and_others_are_not(network, caps
         ["-o", "x.yaml", "--into", "y.yaml"], ["--into", "missing.yaml"], ["-o", "no/such/x.yaml"],
     ],
 )  # fmt: skip
-def test_bad_usage_contacts_nobody(network, words):
+def test_bad_usage_contacts_no_node(network, words):
     assert guarded(["discover", *words]) == 2
     assert network.tried == []
 
 
-def test_a_file_is_not_overwritten_unasked(network, capsys, tmp_path):
+def test_a_file_is_not_overwritten_without_a_question(network, capsys, tmp_path):
     file = tmp_path / "mine.yaml"
     file.write_text("precious")
     assert guarded(["discover", *TWO, "-o", "mine.yaml"]) == 2
@@ -159,7 +159,7 @@ def mine(tmp_path, monkeypatch):
     return path
 
 
-def test_new_sparks_are_added_and_the_rest_of_the_file_stays(network, capsys, mine):
+def test_new_sparks_are_added_and_the_rest_of_the_file_is_unchanged(network, capsys, mine):
     assert guarded(["discover", "--into", "mine.yaml", "--yes"]) == 0
     assert mine.read_text() == MINE.replace("\nplaybook", ADDED + "\nplaybook")
     assert mine.stat().st_mode & 0o777 == 0o600
@@ -169,11 +169,11 @@ def test_new_sparks_are_added_and_the_rest_of_the_file_stays(network, capsys, mi
     assert network.addresses[0].ssh.identity == "~/id"
     assert network.addresses[-1].ssh.identity == "~/id"
     assert [path.name for path in mine.parent.iterdir() if path.name.startswith(".")] == []
-    assert guarded([*INTO, "--host", "192.168.1.12"]) == 0  # added once, it is not added again
+    assert guarded([*INTO, "--host", "192.168.1.12"]) == 0  # already added
     assert mine.read_text() == MINE.replace("\nplaybook", ADDED + "\nplaybook")
 
 
-def test_nodes_that_are_not_reached_are_named_and_stay(network, capsys, mine):
+def test_unreachable_nodes_are_reported_and_stay_in_the_inventory(network, capsys, mine):
     network.put("192.168.1.11", answer=AuthFailed("first: no key was accepted", node="first"))
     assert guarded(["discover", "--into", "mine.yaml", "--yes", "--host", "192.168.1.12"]) == 1
     assert mine.read_text() == MINE.replace("\nplaybook", ADDED + "\nplaybook")
@@ -181,7 +181,7 @@ def test_nodes_that_are_not_reached_are_named_and_stay(network, capsys, mine):
     assert "error: first: no key was accepted" in err
 
 
-def test_the_playbook_that_discover_wrote_for_one_spark_becomes_that_for_more(network, capsys, tmp_path):
+def test_the_playbook_of_discover_is_extended_from_one_spark_to_several(network, capsys, tmp_path):
     hosts = [f"192.168.1.{10 + number}" for number in (1, 2, 3)]
     for number, host in enumerate(hosts, 1):
         network.put(host, answer=machine(number, f"{host}/24"))
@@ -195,7 +195,7 @@ def test_the_playbook_that_discover_wrote_for_one_spark_becomes_that_for_more(ne
     assert one.read_text().count("\n# `sparkcluster playbooks` lists") == 1
 
 
-def test_files_of_ssh_that_new_sparks_were_reached_with_are_written_where_they_differ(network, mine, tmp_path):
+def test_ssh_files_used_to_reach_new_sparks_are_written_if_they_differ(network, mine, tmp_path):
     (tmp_path / "new key").write_text("")
     flags = ["-i", "new key", "--known-hosts", "kh", "--user", "bob"]
     assert guarded([*INTO, "--host", "192.168.1.12", *flags]) == 0
@@ -206,7 +206,7 @@ def test_files_of_ssh_that_new_sparks_were_reached_with_are_written_where_they_d
     }  # fmt: skip
 
 
-def test_what_discover_wrote_is_not_asked_about_and_what_was_there_is(network, mine, tmp_path, capsys):
+def test_a_file_written_by_discover_needs_no_consent_and_an_existing_one_does(network, mine, tmp_path, capsys):
     (tmp_path / "key").write_text("")
     assert guarded(["discover", *TWO, "-i", "key"]) == 0
     (tmp_path / "new.yaml").write_text(capsys.readouterr().out)

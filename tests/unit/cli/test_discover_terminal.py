@@ -1,4 +1,4 @@
-"""What ``discover`` asks on a terminal, and that Ctrl-C ends it at every question."""
+"""Questions of ``discover`` on a terminal, and Ctrl-C at each of them."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def file(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(("answer", "code"), [("", 0), ("n", 2)])
-def test_it_asks_before_it_logs_in_to_what_is_named_like_a_spark(file, answer, code):
-    """A neighbour's Spark is named like one's own."""
+def test_discover_asks_before_it_logs_in_to_a_machine_named_like_a_spark(file, answer, code):
+    """A neighbour's Spark may have the same kind of name."""
     with OnTerminal(PROGRAM, "-o", "mine.yaml") as terminal:
         terminal.until(WHICH)
         terminal.type(f"{answer}\r")
@@ -49,7 +49,7 @@ def test_it_asks_before_it_logs_in_to_what_is_named_like_a_spark(file, answer, c
     assert not file.exists() if code else "user: bob" in file.read_text()
 
 
-def test_it_shows_the_difference_and_asks_before_it_changes_an_inventory(file):
+def test_discover_shows_the_difference_and_asks_before_it_changes_an_inventory(file):
     file.write_text(MINE)
     with OnTerminal(PROGRAM, "--host", "192.168.1.9", "--user", "bob", "--into", "mine.yaml") as terminal:
         terminal.until("+  - host: 192.168.1.9")
@@ -64,7 +64,7 @@ def test_it_shows_the_difference_and_asks_before_it_changes_an_inventory(file):
     ("words", "questions"),
     [([], [WHICH, LOGIN]), (["--into", "mine.yaml", "--user", "bob"], [WHICH])],
 )
-def test_ctrl_c_ends_it_at_every_question(file, words, questions):
+def test_ctrl_c_at_any_question_ends_the_command(file, words, questions):
     file.write_text(MINE)
     with OnTerminal(PROGRAM, *words) as terminal:
         for question in questions[:-1]:

@@ -1,4 +1,4 @@
-"""The drawing of a cluster: every shape as a file, and what is wrong marked where it is."""
+"""The drawing of a cluster: every topology as a file, with problems marked at their place."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def hosts(count):
 
 
 def shape(kind, spark, cluster):
-    """Spec, facts and findings of one shape."""
+    """Spec, facts and findings of one topology."""
     findings = []
     if kind == "one":
         return cluster(hosts(1)), {names(1)[0]: spark()}, findings
@@ -81,7 +81,7 @@ def drawn(kind, spark, cluster, width):
 
 @pytest.mark.parametrize("width", [80, 40])
 @pytest.mark.parametrize("kind", SHAPES)
-def test_every_shape_is_drawn_as_its_file_says(kind, width, spark, cluster):
+def test_every_topology_is_drawn_as_in_its_file(kind, width, spark, cluster):
     text = "\n".join(drawn(kind, spark, cluster, width)) + "\n"
     golden.check_text(golden.ROOT / "drawing" / f"{kind}-{width}.txt", text)
     assert max(map(len, text.splitlines())) <= width

@@ -1,4 +1,4 @@
-"""A command with several models: once for each, and what that ends in."""
+"""A command with several models: one run per model, and the overall result."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ NAMES = ["gpt-oss-120b", "embed", "qwen3.6-35b-a3b-nvfp4"]
 
 @pytest.fixture
 def home(tmp_path, monkeypatch):
-    """An inventory with three models; the models that a command ran for; and what it does for one."""
+    """An inventory with three models; the models that a command ran for; and its function per model."""
     file = tmp_path / "home.yaml"
     file.write_text(TEXT)
     ran: list[str] = []
@@ -57,14 +57,14 @@ def home(tmp_path, monkeypatch):
     return file, ran, outcome
 
 
-def test_each_model_has_its_turn_and_down_goes_the_other_way(home):
+def test_models_are_handled_in_order_and_by_down_in_reverse(home):
     file, ran, _ = home
     assert guarded(["status", str(file)]) == 0
     assert guarded(["down", str(file)]) == 0
     assert ran == [*NAMES, *reversed(NAMES)]
 
 
-def test_one_that_fails_leaves_the_others_and_its_hint_names_it(home, capsys):
+def test_a_failure_of_one_model_leaves_the_others_and_its_hint_names_the_model(home, capsys):
     file, ran, outcome = home
     outcome["embed"] = NotServing("embed is down", hint="sparkcluster up INVENTORY")
     assert guarded(["status", str(file)]) == 1
@@ -72,14 +72,14 @@ def test_one_that_fails_leaves_the_others_and_its_hint_names_it(home, capsys):
     assert f"sparkcluster up {file} --model embed" in capsys.readouterr().err
 
 
-def test_an_interrupt_ends_all(home):
+def test_an_interrupt_ends_all_models(home):
     file, ran, outcome = home
     outcome["gpt-oss-120b"] = Interrupted("interrupted")
     assert guarded(["status", str(file)]) == 130
     assert ran == NAMES[:1]
 
 
-def test_json_is_one_document_with_the_first_ones_keys(home, capsys):
+def test_json_is_one_document_with_the_keys_of_the_first_model(home, capsys):
     file, _, outcome = home
     outcome["embed"] = LaunchError("it died")
     assert guarded(["status", str(file), "--json"]) == 1
@@ -91,7 +91,7 @@ def test_json_is_one_document_with_the_first_ones_keys(home, capsys):
     assert found["models"][2]["next"].endswith(f"--model {NAMES[2]}")
 
 
-def test_model_names_one(home, capsys):
+def test_the_model_option_selects_one(home, capsys):
     file, ran, _ = home
     assert guarded(["status", str(file), "--model", "embed", "--json"]) == 0
     assert ran == ["embed"]
@@ -101,14 +101,14 @@ def test_model_names_one(home, capsys):
 
 
 @pytest.mark.parametrize("words", [["rollback"], ["up", "--set", "args.x=1"], ["logs", "-f"]])
-def test_what_is_for_one_model_asks_which(home, capsys, words):
+def test_a_command_for_one_model_asks_which(home, capsys, words):
     file, ran, _ = home
     assert guarded([words[0], str(file), *words[1:]]) == 2
     assert "--model NAME" in capsys.readouterr().err
     assert ran == []
 
 
-def test_save_writes_into_the_entry_and_its_cluster_keeps_its_name(home):
+def test_save_writes_into_the_models_entry_and_its_cluster_keeps_its_name(home):
     file, _, _ = home
     before = [each.inventory.cluster for each in load_all(file)]
     assert saved.select(file, {"playbook": "llama-3.3-70b-instruct"}, model=NAMES[0]) == "llama-3.3-70b-instruct"
@@ -128,8 +128,8 @@ def test_save_writes_into_the_entry_and_its_cluster_keeps_its_name(home):
 
 
 @pytest.fixture
-def behind(home, monkeypatch):
-    """``home`` with a gateway, and what commands do with it in ``ran``."""
+def with_gateway(home, monkeypatch):
+    """``home`` with a gateway; ``ran`` also has what commands do with it."""
     file, ran, outcome = home
     file.write_text(TEXT + "gateway: {port: 8000}\n")
 
@@ -145,16 +145,16 @@ def behind(home, monkeypatch):
     return file, ran, outcome
 
 
-def test_the_gateway_goes_before_its_models_and_comes_after_them(behind):
-    file, ran, outcome = behind
+def test_the_gateway_is_stopped_before_its_models_and_started_after_them(with_gateway):
+    file, ran, outcome = with_gateway
     outcome["embed"] = LaunchError("it died")
     assert guarded(["down", str(file)]) == 1
     assert guarded(["restart", str(file), "--json"]) == 1
     assert ran == ["gateway down 0", *reversed(NAMES), *NAMES, "gateway restart 2"]
 
 
-def test_json_has_the_gateway_beside_the_models(behind, capsys):
-    file, _, outcome = behind
+def test_json_has_the_gateway_in_addition_to_the_models(with_gateway, capsys):
+    file, _, outcome = with_gateway
     assert guarded(["status", str(file), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["gateway"]["endpoint"] == "http://a:8000/v1"
@@ -167,7 +167,7 @@ def test_json_has_the_gateway_beside_the_models(behind, capsys):
     assert "port 8000" in json.loads(capsys.readouterr().out)["gateway"]["error"]["message"]
 
 
-def test_without_a_gateway_a_model_may_be_called_so(home, capsys):
+def test_without_a_gateway_a_model_may_be_named_gateway(home, capsys):
     file, ran, _ = home
     file.write_text(TEXT.replace("name: embed", "name: gateway"))
     assert guarded(["status", str(file), "--json"]) == 0
@@ -176,8 +176,8 @@ def test_without_a_gateway_a_model_may_be_called_so(home, capsys):
     assert "gateway" in ran
 
 
-def test_a_model_on_demand_is_loaded_and_unloaded_by_the_gateway(behind, monkeypatch, capsys):
-    file, _, _ = behind
+def test_a_model_on_demand_is_loaded_and_unloaded_by_the_gateway(with_gateway, monkeypatch, capsys):
+    file, _, _ = with_gateway
     file.write_text(file.read_text().replace("name: embed}", "name: embed, on_demand: {}}"))
     asked = []
 
@@ -197,7 +197,7 @@ def test_a_model_on_demand_is_loaded_and_unloaded_by_the_gateway(behind, monkeyp
     assert "NAME is missing" in capsys.readouterr().err
 
 
-def test_load_without_models_says_that_the_model_is_always_on_and_names_no_flag_of_another_command(home, capsys):
+def test_load_without_models_reports_an_always_on_model_and_suggests_no_foreign_flag(home, capsys):
     file, _, _ = home
     file.write_text(TEXT.partition("models:")[0] + "playbook: gpt-oss-120b\n")
     assert guarded(["load", str(file), "gpt-oss-120b"]) == 2

@@ -1,4 +1,4 @@
-"""What ``enable`` says where systemd is the init of all, some or none of the Sparks."""
+"""Output of ``enable`` if systemd is PID 1 on all, some or none of the Sparks."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ COMMAND = ("/usr/bin/python3", "-I", "guard.py", "/state/enabled")
         ({"alpha": None, "beta": None}, "enabled on 0 of 2 Sparks: alpha, beta have no systemd"),
     ],
 )
-def test_where_there_is_no_systemd_it_says_what_has_to_run_at_every_boot(monkeypatch, capsys, units, first):
+def test_without_systemd_the_command_to_run_at_boot_is_shown(monkeypatch, capsys, units, first):
     @contextlib.contextmanager
     def reporting(_args):
         yield None, SimpleNamespace(inventory=SimpleNamespace(cluster="atlas"), idle_s=None), None

@@ -1,4 +1,4 @@
-"""``export`` and ``web``: where they listen, what they say, and how they end; what they serve is tested beside it."""
+"""``export`` and ``web``: where they listen, what they print, and how they end; other tests check what they serve."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from docgen import json_schemas
 from sparkcluster.cli import common
 from sparkcluster.cli.main import guarded
 from sparkcluster.telemetry import serve
-from tests.unit.telemetry.stand_in import StandIn
+from tests.unit.telemetry.fake_live import FakeLive
 
 
 @pytest.fixture
 def run(monkeypatch, tmp_path, capsys):
-    """``run(*words)``: exit code, stdout and stderr of a command whose Sparks are a stand-in."""
+    """``run(*words)``: exit code, stdout and stderr of a command with a fake ``Live``."""
     (tmp_path / "atlas.yaml").write_text("cluster: atlas\nplaybook: gpt-oss-120b\nnodes: [{host: 192.168.1.11}]\n")
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(common, "live", lambda *_, **__: contextlib.nullcontext(StandIn()))
+    monkeypatch.setattr(common, "live", lambda *_, **__: contextlib.nullcontext(FakeLive()))
 
     def command(*words: str) -> tuple[int, str, str]:
         code = guarded([words[0], "atlas.yaml", *words[1:]])
@@ -39,7 +39,7 @@ def interrupted_at_once(*_: object) -> None:
     raise KeyboardInterrupt
 
 
-def test_once_prints_the_metrics_alone(run):
+def test_once_prints_only_the_metrics(run):
     code, out, err = run("export", "--once")
     assert (code, err) == (0, "")
     assert 'sparkcluster_node_up{node="spark-1"} 1.0\n' in out
@@ -49,7 +49,7 @@ def test_once_prints_the_metrics_alone(run):
     assert document["metrics"] == out
 
 
-def test_it_serves_until_ctrl_c_and_then_ends_quietly(run):
+def test_export_serves_until_ctrl_c_and_then_exits_without_a_traceback(run):
     with serve.listening("127.0.0.1:0") as free:
         address = f"127.0.0.1:{free.getsockname()[1]}"
     read = []
@@ -70,8 +70,8 @@ def test_it_serves_until_ctrl_c_and_then_ends_quietly(run):
 
 
 @pytest.mark.parametrize("name", ["export", "web"])
-def test_elsewhere_than_on_loopback_it_says_where_the_token_is_and_not_the_token(run, monkeypatch, name):
-    """What a unit writes to stderr is in the journal."""
+def test_beyond_loopback_the_path_of_the_token_is_shown_and_not_the_token(run, monkeypatch, name):
+    """A unit's stderr goes to the journal."""
     monkeypatch.setattr(serve, "serve", interrupted_at_once)
     code, out, err = run(name, "--listen", "0.0.0.0:0")
     token, path = serve.token()
@@ -84,7 +84,7 @@ def test_elsewhere_than_on_loopback_it_says_where_the_token_is_and_not_the_token
     assert json.loads(run(name, "--listen", "127.0.0.1:0", "--json")[1])["token_file"] is None
 
 
-def test_what_cannot_be_served_is_one_line_before_any_node_is_asked(run, monkeypatch):
+def test_an_impossible_export_is_one_error_line_before_any_node_is_contacted(run, monkeypatch):
     monkeypatch.setattr(common, "live", None)
     with serve.listening("127.0.0.1:0") as taken:
         code, _, err = run("web", "--listen", f"127.0.0.1:{taken.getsockname()[1]}")

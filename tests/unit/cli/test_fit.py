@@ -1,4 +1,4 @@
-"""``sparkcluster fit``: what it shows, what it answers, and how it ends."""
+"""``sparkcluster fit``: output, answers, and exit codes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def fit(tmp_path, capsys, monkeypatch):
     return do
 
 
-def test_json_has_it_all_in_bytes_and_adds_up(fit):
+def test_json_has_all_figures_in_bytes_and_they_add_up(fit):
     code, out, _ = fit("--json")
     told = json.loads(out)
     memory = told["memory"]
@@ -46,15 +46,15 @@ def test_json_has_it_all_in_bytes_and_adds_up(fit):
     assert told["kv_cache"]["bytes_per_token"] == pytest.approx(128 * 1024, rel=0.001)
 
 
-def test_what_does_not_fit_ends_with_1_and_what_to_change(fit):
+def test_a_model_that_does_not_fit_exits_1_with_the_setting_to_change(fit):
     code, out, err = fit("--memory-gb", "16")
     assert code == 1
     assert out.startswith("mine does not fit on one Spark\n")
     assert "hint: serve it on 2 Sparks" in err
 
 
-def test_the_answer_comes_first_and_has_one_number_of_requests(fit):
-    """vLLM's own count of tokens is another for models whose layers have windows."""
+def test_the_answer_comes_first_and_shows_the_number_of_requests_once(fit):
+    """vLLM's token count differs for models with sliding windows."""
     _, out, _ = fit()
     first, second = out.splitlines()[:2]
     assert (first, second.split(",")[0]) == ("mine fits on one Spark", "  20 concurrent requests of 32")
@@ -71,8 +71,8 @@ def test_the_answer_comes_first_and_has_one_number_of_requests(fit):
         ({"env": {"VLLM_ALLOW_LONG_MAX_MODEL_LEN": "1"}}, ("--context", "200000"), False),
     ],
 )
-def test_no_context_above_the_models_own_fits_or_is_advised(fit, lifted, flags, limited):
-    """As SM121-063, by which `plan` and `up` refuse it."""
+def test_no_context_above_the_models_limit_fits_or_is_advised(fit, lifted, flags, limited):
+    """Like SM121-063, by which `plan` and `up` refuse it."""
     playbook = {"args": {"gpu-memory-utilization": 0.85, **lifted.get("args", {})}, "env": lifted.get("env", {})}
     code, _, err = fit(*flags, **playbook)
     assert (code == 1, "set max-model-len to 131072\n" in err) == (limited, limited)
@@ -85,8 +85,8 @@ NANO = {**LLAMA_8B, "max_position_embeddings": 262144}
     ("flags", "context", "code"),
     [(("--context", "800000"), 65536, 0), ((), 800000, 1), (("--context", "1048577"), 65536, 1)],
 )
-def test_a_context_that_its_maker_names_takes_one_variable(fit, tmp_path, flags, context, code):
-    """As the guide says of Nemotron 3 Nano, whose config.json has less."""
+def test_an_extended_context_that_the_vendor_documents_needs_one_variable(fit, tmp_path, flags, context, code):
+    """As the guide says about Nemotron 3 Nano, whose config.json has a lower limit."""
     model = {"id": "nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-FP8"}
     config = ("--config", str(tmp_path / "config.json"))
     args = {"gpu-memory-utilization": 0.85, "max-model-len": context, "kv-cache-dtype": "fp8"}
@@ -99,13 +99,13 @@ def test_a_context_that_its_maker_names_takes_one_variable(fit, tmp_path, flags,
     ("image", "hinted"),
     [("nvcr.io/nvidia/vllm:25.12.post1-py3", False), ("vllm/vllm-openai:v0.18.0-cu130", True), ("mine/vllm:1", True)],
 )
-def test_no_argument_is_advised_that_the_image_lacks(offline, tmp_path, capsys, image, hinted):
+def test_no_argument_unknown_to_the_image_is_advised(offline, tmp_path, capsys, image, hinted):
     guarded(["fit", "nemotron-3-nano-30b-a3b-nvfp4", "--set", f"image={image}"])
     assert ("set moe-backend to marlin" in capsys.readouterr().err) == hinted
 
 
-def test_a_cache_that_is_requested_by_its_size_is_answered_in_bytes(fit):
-    """vLLM does not derive it from gpu-memory-utilization then (vllm#21489)."""
+def test_a_cache_requested_in_bytes_is_answered_in_bytes(fit):
+    """In that case vLLM does not derive it from gpu-memory-utilization (vllm#21489)."""
     args = {"gpu-memory-utilization": 0.15, "max-model-len": 32768, "kv-cache-memory-bytes": "6G"}
     code, out, _ = fit(args=args)
     assert (code, out.splitlines()[-1]) == (
@@ -120,11 +120,11 @@ def test_a_cache_that_is_requested_by_its_size_is_answered_in_bytes(fit):
     json_schemas.validate("fit", told)
 
 
-def test_the_other_way_round(fit):
+def test_the_smallest_utilization_for_a_context_and_concurrency(fit):
     """The smallest utilization for a context and a concurrency."""
     _, out, _ = fit("--json", "--context", "131072", "--concurrency", "4")
     told = json.loads(out)
-    # 16 GB, 4 x 17.2 GB and what a step needs, of 130.6 GB
+    # 16 GB, 4 x 17.2 GB and the memory of a step, of 130.6 GB
     assert 0.65 < told["smallest_gpu_memory_utilization"] < 0.75
     safe = told["safe_gpu_memory_utilization"]
     assert told["smallest_gpu_memory_utilization"] < safe < 0.8
@@ -133,7 +133,7 @@ def test_the_other_way_round(fit):
     assert (code, told["gpu_memory_utilization"], told["gpu_memory_utilization_is_auto"]) == (0, safe, True)
 
 
-def test_what_is_too_close_to_say_is_told_with_the_range_and_ends_with_0(fit):
+def test_a_model_that_is_too_close_to_say_shows_the_range_and_exits_0(fit):
     _, out, _ = fit("--json")
     smallest = json.loads(out)["smallest_gpu_memory_utilization"]
     code, out, err = fit(args={"gpu-memory-utilization": smallest, "max-model-len": 32768})
@@ -156,7 +156,7 @@ def test_what_is_too_close_to_say_is_told_with_the_range_and_ends_with_0(fit):
         (("--memory-gb", "nan"), LLAMA_8B, "memory-gb"),
     ],
 )
-def test_what_makes_no_sense_is_told_and_ends_with_2(fit, flags, config, told):
+def test_an_invalid_request_is_an_error_with_exit_code_2(fit, flags, config, told):
     code, out, err = fit(*flags, config=config)
     assert (code, out) == (2, "")
     assert told in err
@@ -165,12 +165,12 @@ def test_what_makes_no_sense_is_told_and_ends_with_2(fit, flags, config, told):
 
 @pytest.fixture
 def offline(monkeypatch, tmp_path):
-    """No hub can be reached, and the user has no models."""
+    """The hub is unreachable, and the user has no models."""
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:1")
     monkeypatch.setenv("HOME", str(tmp_path))
 
 
-def test_a_bundled_playbook_is_answered_without_a_hub(offline, capsys):
+def test_a_bundled_playbook_is_answered_without_the_hub(offline, capsys):
     assert guarded(["fit", "qwen3.6-35b-a3b-nvfp4", "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     json_schemas.validate("fit", document)
@@ -178,7 +178,7 @@ def test_a_bundled_playbook_is_answered_without_a_hub(offline, capsys):
     assert document["recorded"]
 
 
-def test_a_model_that_is_not_recorded_is_said_to_be_so_with_what_would_fill_it(offline, capsys):
+def test_a_model_without_a_record_is_reported_with_the_command_that_records_it(offline, capsys):
     assert guarded(["fit", "gemma-4-12b-coder"]) == 0
     said = capsys.readouterr()
     assert said.out.startswith("gemma-4-12b-coder may not fit on one Spark\n")
@@ -193,7 +193,7 @@ def test_a_model_that_is_not_recorded_is_said_to_be_so_with_what_would_fill_it(o
 MEASURED = {"load_gib": 7.61, "kv_gib": 76.49, "kv_tokens": 4_843_965.0, "graphs_gib": 0.83}
 
 
-def test_what_was_measured_on_the_cluster_is_shown_beside_the_prediction(world, monkeypatch, capsys, tmp_path):
+def test_a_measurement_on_the_cluster_is_shown_next_to_the_prediction(world, monkeypatch, capsys, tmp_path):
     arguments = {"gpu-memory-utilization": 0.85, "max-model-len": 4096}
     one = world(playbook={"args": arguments, "served_name": "chat"})
     documents = [one.document(one.plan(number), number) for number in (6, 7)]
@@ -221,8 +221,8 @@ def test_what_was_measured_on_the_cluster_is_shown_beside_the_prediction(world, 
 PAIR = ["gpt-oss-20b", "qwen3.5-4b-dflash"]
 
 
-def test_several_playbooks_are_judged_together(offline, capsys):
-    """Each takes what it needs, in bytes for programs; exit 1 where that is too much."""
+def test_several_playbooks_are_checked_together(offline, capsys):
+    """The memory of each, in bytes for programs; exit code 1 if it is too much."""
     assert guarded(["fit", "gpt-oss-120b", "qwen3.6-35b-a3b-nvfp4", "--json"]) == 1
     document = json.loads(capsys.readouterr().out)
     json_schemas.validate("fit", document)
@@ -247,16 +247,14 @@ def test_several_playbooks_are_judged_together(offline, capsys):
         ([*PAIR, "--concurrency", "2"], "--concurrency is for one playbook"),
     ],
 )
-def test_one_wrong_word_is_one_error(offline, capsys, words, told):
+def test_one_wrong_word_is_a_single_error(offline, capsys, words, told):
     assert guarded(["fit", *words]) == 2
     said = capsys.readouterr()
     assert (said.out, said.err.count("error: ")) == ("", 1)
     assert told in said.err
 
 
-def test_an_inventory_is_answered_for_each_of_its_sparks_with_what_was_measured_there(
-    offline, monkeypatch, capsys, tmp_path
-):
+def test_an_inventory_is_answered_per_spark_with_the_measurements_there(offline, monkeypatch, capsys, tmp_path):
     inventory = tmp_path / "sparks.yaml"
     nodes = [{"host": f"192.168.86.1{number}", "name": f"spark-{number}"} for number in (1, 2)]
     groups = [{"name": name, "nodes": [f"spark-{number}"]} for number, name in enumerate("ab", 1)]

@@ -1,4 +1,4 @@
-"""What a command imports decides how long it takes to start; counted here, timed by scripts/bench-*."""
+"""The imports of a command determine its start-up time; counted here, timed by scripts/bench-*."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ playbook: gpt-oss-120b
 nodes: [{host: 127.0.0.1, connection: ssh, ssh: {port: 1, user: root}}]
 """
 
-# Not in any command that only reads: drawing on terminals, what else opens connections, test tools.
+# Not in any command that only reads: terminal drawing, other connections, test tools.
 NEVER = {"asyncio", "concurrent", "fabric", "http", "huggingface_hub", "invoke", "rich", "unittest"}
 
 RUN = """
@@ -35,7 +35,7 @@ sys.stdout.write("\\n" + json.dumps({"code": code, "all": sorted(sys.modules), "
 
 
 def imported(*argv: str) -> dict[str, list[str]]:
-    """Modules of a command: ``all``, and ``first`` those before the first node was contacted."""
+    """Modules imported by a command: ``all``, and ``first`` those before the first node was contacted."""
     done = subprocess.run([sys.executable, "-c", RUN, *argv], capture_output=True, text=True, check=True)
     document = json.loads(done.stdout.splitlines()[-1])
     return {"all": document["all"], "first": document["first"][0] if document["first"] else []}
@@ -53,7 +53,7 @@ def inventory(tmp_path: Path) -> str:
 
 
 @pytest.mark.parametrize("argv", [["--help"], ["--version"], ["up", "--help"]])
-def test_help_and_version_import_next_to_nothing(argv: list[str]) -> None:
+def test_help_and_version_import_almost_nothing(argv: list[str]) -> None:
     modules = imported_plainly(argv)
     assert ours(modules) == [
         "sparkcluster.cli",
@@ -101,7 +101,7 @@ def imported_plainly(argv: list[str]) -> list[str]:
 def test_commands_import_few_modules_and_fewer_before_they_contact_a_node(
     inventory: str, command: str, before_contact: int, in_all: int
 ) -> None:
-    """Nodes take longer to answer than the rest takes to import: it is imported meanwhile."""
+    """Nodes take longer to answer than the other imports: these happen in the meantime."""
     modules = imported(command, inventory)
     assert not NEVER & {name.partition(".")[0] for name in modules["all"]}
     assert len(ours(modules["first"])) <= before_contact, ours(modules["first"])

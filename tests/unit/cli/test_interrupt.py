@@ -1,4 +1,4 @@
-"""Ctrl-C ends a command with exit code 130, whatever it hits."""
+"""Ctrl-C ends a command with exit code 130, wherever it is."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ INVENTORY = ROOT / "inventory" / "two-spark.yaml"
 
 
 def ends_with(monkeypatch: pytest.MonkeyPatch, run: Callable[[object], int]) -> int:
-    """Exit code of a command that is the function ``run``."""
+    """Exit code of a command that runs the function ``run``."""
     module = types.ModuleType("sparkcluster.cli.status")
     module.add_arguments = lambda parser: None  # type: ignore[attr-defined]
     module.run = run  # type: ignore[attr-defined]
@@ -32,7 +32,7 @@ def ends_with(monkeypatch: pytest.MonkeyPatch, run: Callable[[object], int]) -> 
 
 
 def interrupted_at(event: int, argv: list[str]) -> tuple[int, int]:
-    """Exit code of a command that gets SIGINT at its ``event``-th line, call or return, and how many it had."""
+    """Exit code of a command that gets SIGINT at its ``event``-th line, call or return, and the number of events."""
     count = 0
 
     def trace(_frame: types.FrameType, _event: str, _arg: object) -> object:
@@ -54,22 +54,22 @@ def interrupted_at(event: int, argv: list[str]) -> tuple[int, int]:
 
 # an interrupt between open() and the with of it leaves the file to the collector
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
-def test_validation_is_interrupted_wherever_it_is() -> None:
+def test_validation_can_be_interrupted_anywhere() -> None:
     argv = ["lint", str(INVENTORY)]
-    interrupted_at(0, argv)  # imports what there is to import
+    interrupted_at(0, argv)  # performs all imports
     code, events = interrupted_at(0, argv)
     assert code == 0
     assert events > 5_000
     ends = {event: interrupted_at(event, argv) for event in range(20, events - 20, events // 50)}
-    # a run whose patterns were still compiled is shorter than the one that was counted: its last events never come
+    # a run with cached patterns is shorter than the counted one: its last events do not happen
     codes = {event: code for event, (code, count) in ends.items() if count >= event}
     assert len(codes) > 40
     assert {event: code for event, code in codes.items() if code != 130} == {}
 
 
 @pytest.mark.parametrize("at", [20_000, 300_000, 800_000])
-def test_imports_are_interrupted_wherever_they_are(at: int) -> None:
-    """In a process of its own, since what is imported once is not imported again."""
+def test_imports_can_be_interrupted_anywhere(at: int) -> None:
+    """In a separate process, since modules are imported only once."""
     code = f"""
 import sys
 sys.path.insert(0, {str(Path(__file__).parent)!r})
@@ -80,7 +80,7 @@ sys.exit(test_interrupt.interrupted_at(int(sys.argv[1]), ["lint", {str(INVENTORY
     assert (done.returncode, done.stderr) == (130, "")
 
 
-def test_an_interrupt_that_a_finalizer_drops_is_raised_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupt_that_a_finalizer_drops_is_raised_later(monkeypatch: pytest.MonkeyPatch) -> None:
     class Finalized:
         def __del__(self) -> None:
             signal.raise_signal(signal.SIGINT)
@@ -93,7 +93,7 @@ def test_an_interrupt_that_a_finalizer_drops_is_raised_again(monkeypatch: pytest
     assert ends_with(monkeypatch, run) == 130
 
 
-def test_an_interrupt_that_is_dropped_without_a_trace_still_decides_the_exit_code(
+def test_an_interrupt_dropped_without_a_trace_still_sets_the_exit_code(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def run(_: object) -> int:
@@ -104,8 +104,8 @@ def test_an_interrupt_that_is_dropped_without_a_trace_still_decides_the_exit_cod
     assert ends_with(monkeypatch, run) == 130
 
 
-def test_reading_ssh_config_is_interrupted_at_once(tmp_path: Path) -> None:
-    """A terminal's Ctrl-C reaches ``ssh -G`` as well, whose end looked like a broken ssh_config: exit code 2."""
+def test_reading_ssh_config_can_be_interrupted_immediately(tmp_path: Path) -> None:
+    """A terminal's Ctrl-C reaches ``ssh -G`` as well, whose exit looked like a broken ssh_config: exit code 2."""
     slow = tmp_path / "ssh"
     slow.write_text(f"#!/bin/sh\ntouch {tmp_path}/begun\nexec sleep 600\n")
     slow.chmod(0o755)

@@ -1,4 +1,4 @@
-"""What ``lab up`` says to type next, where no lab is needed for that."""
+"""The commands that ``lab up`` suggests, without a lab."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sparkcluster.lab.spec import plain, with_access
 
 
 @pytest.mark.parametrize("login", ["key", "password"])
-def test_a_bare_lab_names_what_its_sparks_accept_to_log_in(login, monkeypatch, capsys):
+def test_a_bare_lab_shows_the_login_of_its_sparks(login, monkeypatch, capsys):
     made = SimpleNamespace(
         name="lab",
         directory=Path("/labs/lab"),

@@ -1,4 +1,4 @@
-"""``lint``: what it says of files, with which exit code, for people and for programs."""
+"""``lint``: output and exit codes for people and for programs."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def written(tmp_path):
     return write
 
 
-def told(path):
+def lint_output(path):
     return [(one.code, one.severity, one.line) for one in lint([path]).findings if one.severity != "info"]
 
 
@@ -51,16 +51,16 @@ def told(path):
         ("  swap-space: 4\n", "SPEC-004", "warning", 12),
     ],
 )
-def test_a_finding_names_file_and_line(written, capsys, add, code, severity, line):
+def test_a_finding_has_file_and_line(written, capsys, add, code, severity, line):
     path = written(GOOD.replace("verify:\n", f"{add}verify:\n"))
-    assert told(path) == [(code, severity, line)]
+    assert lint_output(path) == [(code, severity, line)]
     assert main(["lint", str(path)]) == (1 if severity == "error" else 0)
     out = capsys.readouterr().out
     assert f"{severity}: {path}:{line}: {code} " in out
     assert "hint: " in out
 
 
-def test_malformed_is_exit_2_and_says_where(written, capsys):
+def test_a_malformed_file_exits_2_with_its_position(written, capsys):
     path = written(GOOD.replace("model:", "modle:"))
     assert main(["lint", str(path)]) == 2
     assert f"{path}:2:1" in capsys.readouterr().err
@@ -70,7 +70,7 @@ def test_malformed_is_exit_2_and_says_where(written, capsys):
     assert {one["code"] for one in document["findings"]} == {"SPEC-002"}
 
 
-def test_an_inventory_is_judged_with_its_playbook(written, capsys):
+def test_an_inventory_is_checked_with_its_playbook(written, capsys):
     playbook = written(GOOD.replace("verify:\n", "  quantization: modelopt\nverify:\n"), "playbooks/own.yaml")
     path = written("cluster: x\nplaybook: own\nnodes:\n- host: 192.0.2.1\n", "inventory/x.yaml")
     assert main(["lint", str(path), "--json"]) == 1
@@ -83,20 +83,20 @@ def test_a_playbook_without_an_image_needs_an_inventory_that_has_one(written, ca
     """`up` refuses it with the default inventory; a playbook for runtime process accepts the warning."""
     bare = GOOD.replace("image: vllm/vllm-openai:v0.23.0\n", "")
     path = written(bare)
-    assert told(path) == [("SPEC-014", "warning", 1)]
+    assert lint_output(path) == [("SPEC-014", "warning", 1)]
     assert main(["lint", str(path), "--set", "image=vllm/vllm-openai:v0.23.0"]) == 0
     assert "SPEC-014" not in capsys.readouterr().out
-    assert told(written(bare + "allow: [{code: SPEC-014, reason: for runtime process}]\n")) == []
+    assert lint_output(written(bare + "allow: [{code: SPEC-014, reason: for runtime process}]\n")) == []
 
 
-def test_an_overlay_is_judged_on_the_playbooks_that_take_it(written):
+def test_an_overlay_is_checked_on_the_playbooks_that_use_it(written):
     written(GOOD + "overlays: [small]\n", "own.yaml")
     overlay = written("overlay: small\nargs:\n  kv-cache-dtype: fp8\n", "overlays/small.yaml")
-    assert told(overlay) == [("SM121-045", "warning", 3)]
-    assert ("SM121-045", "warning", 3) in told(overlay.parent.parent / "own.yaml")
+    assert lint_output(overlay) == [("SM121-045", "warning", 3)]
+    assert ("SM121-045", "warning", 3) in lint_output(overlay.parent.parent / "own.yaml")
 
 
-def test_a_playbook_may_be_given_by_its_name(written, capsys, monkeypatch, tmp_path):
+def test_a_playbook_may_be_specified_by_name(written, capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     assert main(["lint", "gpt-oss-20b"]) == 0
     assert main(["lint", "gpt-oss-20"]) == 2
@@ -105,7 +105,7 @@ def test_a_playbook_may_be_given_by_its_name(written, capsys, monkeypatch, tmp_p
     assert main(["lint", "gpt-oss-20b"]) == 2, "a file of that name is the file"
 
 
-def test_what_the_project_brings_lints_clean():
+def test_bundled_files_lint_clean():
     files = [*(ROOT / "playbooks").rglob("*.yaml"), *(ROOT / "inventory").glob("*.yaml")]
     linted = lint(sorted(files))
     assert len(files) > 20
@@ -113,7 +113,7 @@ def test_what_the_project_brings_lints_clean():
     assert linted.errors == ()
 
 
-def test_an_overlay_may_be_named_with_its_playbook(written, capsys):
+def test_an_overlay_may_be_specified_with_its_playbook(written, capsys):
     written(GOOD + "overlays: [small]\n", "own.yaml")
     path = written("overlay: small\nargs:\n  kv-cache-dtype: fp8\n", "overlays/small.yaml")
     assert main(["lint", f"{path.parent.parent}/own.yaml+small"]) == 0
@@ -122,15 +122,15 @@ def test_an_overlay_may_be_named_with_its_playbook(written, capsys):
     assert "does not allow overlay" in capsys.readouterr().err
 
 
-def test_lines_that_are_still_the_examples_are_noted(written, capsys):
+def test_lines_left_unchanged_from_the_examples_are_noted(written, capsys):
     path = written((ROOT / "inventory/two-spark.yaml").read_text(), "mine.yaml")
     assert main(["lint", str(path)]) == 0
     assert f"warning: {path}:18: SPEC-011 still marked CHANGE: host: 192.168.1.11\n" in capsys.readouterr().out
     path.write_text(path.read_text().replace("# CHANGE", "#"))
-    assert "SPEC-011" not in [code for code, _, _ in told(path)]
+    assert "SPEC-011" not in [code for code, _, _ in lint_output(path)]
 
 
-def test_a_key_that_is_set_is_judged_and_named_without_a_line(written, capsys):
+def test_a_key_set_on_the_command_line_is_checked_and_reported_without_a_line_number(written, capsys):
     path = written(GOOD)
     assert main(["lint", str(path), "--set", "args.quantization=modelopt"]) == 1
     assert "error: --set args.quantization: SM121-041 " in capsys.readouterr().out

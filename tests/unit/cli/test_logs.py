@@ -1,4 +1,4 @@
-"""``logs`` at the keyboard: what its flags refuse, and what stands on the terminal."""
+"""``logs`` on the command line: refused flags, and output on the terminal."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def failed(world, monkeypatch, tmp_path):
     return failed_logs.directory(site.spec.inventory.cluster)
 
 
-def test_the_kept_log_is_printed_with_the_line_that_says_why(failed, capsys):
+def test_the_saved_log_is_printed_with_the_line_of_the_cause(failed, capsys):
     assert guarded(["logs", "my(pair).yaml", "--failed"]) == 0
     told = capsys.readouterr()
     assert told.out.splitlines() == ["alpha | one", "alpha | why �[2J", "alpha | three"]

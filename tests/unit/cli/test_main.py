@@ -1,4 +1,4 @@
-"""The frame of the program: commands found, outcomes turned into lines and exit codes, and little imported."""
+"""The frame of the program: commands are found, results become lines and exit codes, and few modules are imported."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Command = Callable[[Callable[[Any], int]], None]
 
 @pytest.fixture
 def command(monkeypatch: pytest.MonkeyPatch) -> Command:
-    """Puts a function in place of the command ``status``."""
+    """Replaces the command ``status`` by a function."""
 
     def put(run: Callable[[Any], int]) -> None:
         module = types.ModuleType("sparkcluster.cli.status")
@@ -57,7 +57,7 @@ def test_every_command_has_help_within_80_columns(name: str, capsys: pytest.Capt
         (["lab", "upp"], "COMMAND: invalid choice: 'upp'", "did you mean up?"),
     ],
 )
-def test_wrong_usage(
+def test_usage_errors(
     words: list[str], error: str, hint: str, command: Command, capsys: pytest.CaptureFixture[str]
 ) -> None:
     command(lambda _: pytest.fail("it ran"))
@@ -78,7 +78,7 @@ def raises(error: BaseException) -> Callable[[Any], int]:
     return run
 
 
-def test_error_names_node_step_and_hint(command: Command, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_error_has_node_step_and_hint(command: Command, capsys: pytest.CaptureFixture[str]) -> None:
     command(raises(HostTimeout("no answer within 10 s", node="spark-2", step="connect", hint="ping spark-2")))
     assert frame.guarded(["status"]) == 1
     assert capsys.readouterr() == (
@@ -87,7 +87,7 @@ def test_error_names_node_step_and_hint(command: Command, capsys: pytest.Capture
     )
 
 
-def test_error_as_json_is_the_only_thing_on_stdout(command: Command, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_json_error_is_the_only_text_on_stdout(command: Command, capsys: pytest.CaptureFixture[str]) -> None:
     command(raises(LeaseHeld("held by ann", hint="wait")))
     assert frame.guarded(["status", "--json"]) == 3
     out, err = capsys.readouterr()
@@ -108,7 +108,7 @@ def test_every_problem_of_a_file_has_a_line(command: Command, capsys: pytest.Cap
     ]
 
 
-def test_unexpected_error_is_one_line_and_a_file(
+def test_an_unexpected_error_is_one_line_and_a_file(
     command: Command,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
@@ -125,7 +125,7 @@ def test_unexpected_error_is_one_line_and_a_file(
     assert report.stat().st_mode & 0o077 == 0
 
 
-def test_bad_file_ends_with_2_and_no_traceback(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_bad_file_exits_2_without_a_traceback(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     bad = tmp_path / "inventory.yaml"
     bad.write_text('cluster: "a; touch x"\n')
     for name in ("lint", "plan", "up", "down", "status"):

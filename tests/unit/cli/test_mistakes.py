@@ -1,6 +1,6 @@
-"""Mistakes of a first day, on a terminal of 80 columns: the cause first, then what to type.
+"""Mistakes of a first day, on a terminal of 80 columns: the cause first, then the command to type.
 
-Those that need nodes are in tests/lab/test_journey.py.
+tests/lab/test_journey.py has the mistakes that involve nodes.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ FILES = {
 
 @dataclasses.dataclass(frozen=True)
 class Mistake:
-    """What is typed, the exit code, the error, and what follows it: a line that begins so.
+    """The typed command, the exit code, the error, and the beginning of the next line.
 
-    ``pasted`` is the exit code of the command in the hint, where that contacts no node.
+    ``pasted`` is the exit code of the command in the hint, if that contacts no node.
     """
 
     line: str
@@ -86,7 +86,7 @@ MISTAKES = [
 
 @pytest.fixture
 def typed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """``typed(line)``: exit code of a command line, and the lines that are on the terminal then."""
+    """``typed(line)``: exit code of a command line, and the final lines on the terminal."""
     for name, text in FILES.items():
         (tmp_path / name).write_text(text)
     (tmp_path / "id_ed25519").chmod(0o600)
@@ -114,7 +114,7 @@ def typed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
 
 @pytest.mark.parametrize("mistake", MISTAKES, ids=[each.line for each in MISTAKES])
-def test_the_cause_comes_first_and_then_what_to_type(typed, mistake):
+def test_the_cause_comes_first_and_then_the_command_to_type(typed, mistake):
     code, lines = typed(mistake.line)
     assert code == mistake.code, "\n".join(lines)
     text = " ".join(" ".join(lines).split())
@@ -127,7 +127,7 @@ def test_the_cause_comes_first_and_then_what_to_type(typed, mistake):
         assert pasted == mistake.pasted, "\n".join(after)
 
 
-def test_the_groups_of_the_hint_are_valid(typed):
+def test_the_groups_in_the_hint_are_valid(typed):
     _, lines = typed("up mine.yaml --playbook gpt-oss-20b")
     groups = " ".join(" ".join(lines).split()).partition("write ")[2].partition("; other")[0]
     Path("replicas.yaml").write_text(f"cluster: pair\n{NODES}playbook: gpt-oss-20b\n{groups}\n")

@@ -1,4 +1,4 @@
-"""Command lines: which word is the inventory, which is used without one, and what to type instead of other verbs."""
+"""Command lines: which word is the inventory, its default, and suggestions for other verbs."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("lint a.yaml --json b.yaml", None, {"files": [Path("a.yaml"), Path("b.yaml")]}),
     ],
 )
-def test_the_inventory_and_the_other_arguments(
+def test_the_inventory_may_precede_or_follow_other_arguments(
     line: str, inventory: str | None, others: dict[str, object], directory: Path
 ) -> None:
     (directory / "sparkcluster.yaml").touch()
@@ -60,7 +60,7 @@ def test_a_prompt_is_not_an_inventory(word: str, expected: bool) -> None:
     assert is_inventory(word) is expected
 
 
-def test_typed_precedes_variable_precedes_file(
+def test_command_line_precedes_environment_precedes_file(
     directory: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     read = parser("status").read
@@ -82,7 +82,7 @@ def test_typed_precedes_variable_precedes_file(
         read([])
 
 
-def test_an_inventory_that_comes_last_is_told_to_come_first(directory: Path) -> None:
+def test_an_inventory_in_last_position_is_an_error_with_the_right_order(directory: Path) -> None:
     with pytest.raises(UsageError, match=r"^INVENTORY comes first$") as caught:
         parser("ask").read(["Hello there", "desk.yaml"])
     assert caught.value.hint == "sparkcluster ask desk.yaml …"
@@ -91,7 +91,7 @@ def test_an_inventory_that_comes_last_is_told_to_come_first(directory: Path) -> 
 
 
 @pytest.mark.parametrize("line", sorted(set(verbs.ALIASES.values())))
-def test_what_to_type_instead_is_a_command(line: str) -> None:
+def test_the_suggested_correction_is_a_command(line: str) -> None:
     name, *words = shlex.split(line)
     parser(name).split(words)
 
@@ -108,12 +108,12 @@ def test_what_to_type_instead_is_a_command(line: str) -> None:
         ("", None),
     ],
 )
-def test_the_arguments_of_another_verb_are_kept(line: str, hint: str | None) -> None:
+def test_the_arguments_of_a_mistyped_subcommand_are_kept(line: str, hint: str | None) -> None:
     assert verbs.instead_of(shlex.split(line) or [""]) == hint
 
 
-def test_an_unknown_flag_comes_before_what_follows_from_it_and_a_value_is_no_flag(directory: Path) -> None:
-    """``rollback --playbook x`` has an unknown flag, not a release called x; text for a flag may begin with dashes."""
+def test_an_unknown_flag_is_reported_before_its_consequences_and_a_value_is_not_a_flag(directory: Path) -> None:
+    """``rollback --playbook x`` has an unknown flag, and no release named x; the value of a flag may begin with dashes."""
     (directory / "sparkcluster.yaml").touch()
     with pytest.raises(UsageError, match="unknown flag of sparkcluster rollback: --playbook"):
         parser("rollback").read(["--playbook", "x"])

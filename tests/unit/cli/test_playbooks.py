@@ -1,4 +1,4 @@
-"""``playbooks``: the list, and the page of one."""
+"""``playbooks``: the list, and the page of a single playbook."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ def printed(capsys):
     return run
 
 
-def test_one_shows_what_it_is_and_what_to_type(printed):
+def test_a_single_playbook_shows_its_contents_and_the_command_to_type(printed):
     shown = printed("openai/gpt-oss-120b")
     assert "weights   65 GB\n" in shown.out
     assert "weights   ~141 GB\n" in printed("llama-3.3-70b-instruct").out
     assert shown.err.endswith("next: sparkcluster up INVENTORY --playbook openai/gpt-oss-120b\n")
 
 
-def test_the_list_has_one_line_for_each(printed):
+def test_the_list_has_one_line_per_playbook(printed):
     for words in ((), ("--all",)):
         shown = printed(*words)
         assert "gpt-oss-120b" in shown.out
@@ -39,7 +39,7 @@ def test_the_list_has_one_line_for_each(printed):
     assert "tiny-llama-cpu" in shown.out
 
 
-def test_a_purpose_that_no_playbook_has_lists_those_that_some_have(printed, capsys):
+def test_a_purpose_without_a_playbook_lists_the_available_purposes(printed, capsys):
     assert "laguna-xs.2 " in (coding := printed("--for", "coding").out)
     assert "gpt-oss-20b" not in coding
     assert "qwen3.6-27b-nvfp4-1m " in printed("--for", "long-context").out
@@ -48,7 +48,7 @@ def test_a_purpose_that_no_playbook_has_lists_those_that_some_have(printed, caps
     assert "chat, coding, embeddings, long-context, multimodal, quality, reasoning, reranking" in hint
 
 
-def test_sorted_by_speed_the_quickest_is_first_and_the_unmeasured_last(printed):
+def test_sorted_by_speed_the_fastest_is_first_and_unmeasured_ones_last(printed):
     found = json.loads(printed("--sort", "speed", "--json").out)["playbooks"]
     names = [each["name"] for each in found]
     assert names[0].startswith("qwen3.6-35b-a3b")
@@ -83,7 +83,7 @@ MOE = {
     ],
     ids=["experts", "two-sparks"],
 )
-def test_a_new_playbook_has_what_config_json_says_and_lints_clean(printed, tmp_path, config, keys, args):
+def test_a_new_playbook_uses_config_json_and_lints_clean(printed, tmp_path, config, keys, args):
     (tmp_path / "config.json").write_text(json.dumps(config))
     file = tmp_path / "mine.yaml"
     printed("new", "some/Model-NVFP4", "--config", str(tmp_path), "-o", str(file))
@@ -96,13 +96,13 @@ def test_a_new_playbook_has_what_config_json_says_and_lints_clean(printed, tmp_p
     assert guarded(["playbooks", "new", "some/Model-NVFP4", "--config", str(tmp_path), "-o", str(file)]) == 2
 
 
-def test_an_architecture_that_no_playbook_can_have_is_an_error_of_the_model(capsys, tmp_path):
+def test_an_unsupported_architecture_is_an_error_of_the_model(capsys, tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(LLAMA_8B | {"architectures": ["../x y"]}))
     assert guarded(["playbooks", "new", "some/model", "--config", str(tmp_path)]) == 2
     assert "internal" not in capsys.readouterr().err
 
 
-def test_a_new_playbook_of_what_is_recorded_names_its_commit(printed, monkeypatch):
+def test_a_new_playbook_of_a_recorded_model_names_its_commit(printed, monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     shown = printed("new", "unsloth/Qwen3.6-27B-NVFP4", "--json").out
     made = json.loads(shown)
@@ -112,6 +112,6 @@ def test_a_new_playbook_of_what_is_recorded_names_its_commit(printed, monkeypatc
 
 
 @pytest.mark.parametrize("words", [["new"], ["new", "name-alone"], ["new", "~nobody"], ["gpt-oss-20b", "--force"]])
-def test_new_and_its_model_go_together(capsys, words):
+def test_new_requires_a_model_and_its_options_require_new(capsys, words):
     assert guarded(["playbooks", *words]) == 2
     assert "hint: " in capsys.readouterr().err

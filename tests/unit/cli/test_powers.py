@@ -1,4 +1,4 @@
-"""What a stranger's playbook or inventory wants: refused, shown or asked about, by the real command line."""
+"""Permissions of a third party's playbook or inventory: refused, shown or asked about, by the real command line."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def capabilities(*names: str) -> str:
     return f"{HEAD}container: {{cap_add: [{', '.join(names)}]}}\nallow: [{{code: SPEC-002, reason: it says so}}]\n"
 
 
-# Playbook, line of the error, and what it says.
+# Playbook, line of the error, and its text.
 REFUSED = [
     *((mount(path, write=True), 4, KEYS) for path in ("/home", "~/.ssh", "~", "/home/a/.ssh/x")),
     *((mount(path, write=True), 4, CONTROL) for path in ("/", "/etc", "/var/run/docker.sock", "/proc/1/root")),
@@ -54,7 +54,7 @@ REFUSED = [
     (mount("~/data:rw"), 4, "is not a path that starts with /, ~/ or ./"),
     (mount("~/.local/state/sparkcluster/clusters"), 4, "sparkcluster's state"),
     (mount("~/.local/state", write=True), 4, "sparkcluster's state"),
-    # outside of the model, the hub and the caches; what holds your Hugging Face token; write access to weights
+    # outside of the model, the hub and the caches; your Hugging Face token; write access to weights
     *((mount(path), 4, PERMISSION) for path in ("/data", "~/.docker", "~/.cache/huggingface/hub", "~/.cache/huggingface/hub-x")),
     *((mount(path), 4, "your Hugging Face token") for path in ("~/.cache/huggingface/token", "~/.cache")),
     (mount("~/.docker", write=True), 4, "~/.docker needs a write permission in the inventory"),
@@ -77,7 +77,7 @@ REFUSED = [
     (HEAD + "container: {ulimits: {files: 3}}\n", 4, "memlock"),
     (HEAD + "build: {context: ./mod}\n", 4, f"./mod {PERMISSION}"),
     *((f"{HEAD}build: {{context: {path}}}\n", 4, "a path that starts with ./") for path in ("/etc", "~/x", "mod", "../x")),
-    # what means root by another name, or nothing
+    # other names of root, or invalid ones
     *((f"{HEAD}container: {{user: '{name}'}}\n", 4, "a user by name or number") for name in ("00", "0x0", "", ":0", "-1")),
     (HEAD + "container: {user: 1000}\n", 4, "1000 is not a string"),
     (HEAD + "container: {user: '1000', cap_add: [SYS_NICE]}\n", 4, "has no effect for user 1000"),
@@ -93,7 +93,7 @@ REFUSED = [
 
 
 class Node(socketserver.TCPServer):
-    """A port of this machine that hangs up on whoever connects, and counts them."""
+    """A port of this machine that closes every connection, and counts them."""
 
     contacts = 0
 
@@ -115,7 +115,7 @@ Run = Callable[..., SimpleNamespace]
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    """``run(*words)``: a command with pipes for its output, and nobody to answer: ``code``, ``out`` and ``err``."""
+    """``run(*words)``: a command with pipes for its output, and without a terminal: ``code``, ``out`` and ``err``."""
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setattr(sys, "stdin", io.StringIO())
@@ -130,7 +130,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
 
 @pytest.fixture
 def up(run: Run, node: Node) -> Run:
-    """``up(path, *flags)``: the same of ``up``, which contacts the node unless it is wrong usage."""
+    """``up(path, *flags)``: the same for ``up``, which contacts the node unless the usage is wrong."""
 
     def do(path: Path, *flags: str) -> SimpleNamespace:
         before = node.contacts
@@ -142,7 +142,7 @@ def up(run: Run, node: Node) -> Run:
 
 
 def inventory(directory: Path, playbook: str | None, *, port: int = 1, name: str = "inventory", more: str = "") -> Path:
-    """An inventory of one node on a port of this machine, and the playbook beside it; None for a bundled one."""
+    """An inventory of one node on a port of this machine, and the playbook next to it; None for a bundled playbook."""
     if playbook is not None:
         (directory / f"{name}-playbook.yaml").write_text(playbook)
         (directory / "mod").mkdir(exist_ok=True)
@@ -154,7 +154,7 @@ def inventory(directory: Path, playbook: str | None, *, port: int = 1, name: str
     return path
 
 
-def test_what_a_playbook_may_not_have_is_refused_at_its_line(run: Run, tmp_path: Path) -> None:
+def test_a_forbidden_key_of_a_playbook_is_refused_at_its_line(run: Run, tmp_path: Path) -> None:
     paths = [
         inventory(tmp_path, text, name=f"case-{at}", more="permit: {mounts: [/data/served, ~/other]}\n")
         for at, (text, _, _) in enumerate(REFUSED)
@@ -168,7 +168,7 @@ def test_what_a_playbook_may_not_have_is_refused_at_its_line(run: Run, tmp_path:
         assert told == ["error"], (text, here)
 
 
-def test_the_directories_that_the_inventory_names_are_refused(run: Run, tmp_path: Path) -> None:
+def test_directories_named_by_the_inventory_are_refused(run: Run, tmp_path: Path) -> None:
     more = "hf_home: /data/hf\nstate_dir: /data/state\npermit: {mounts: [/scratch]}\n"
     cases = [
         (mount("/data/hf/stored_tokens"), "your Hugging Face token"),
@@ -183,7 +183,7 @@ def test_the_directories_that_the_inventory_names_are_refused(run: Run, tmp_path
         assert any(message in summary for summary in said), said
 
 
-def test_the_hint_is_the_permission_to_write(run: Run, tmp_path: Path) -> None:
+def test_the_hint_is_the_permission_line_to_write(run: Run, tmp_path: Path) -> None:
     permitted = [text for text, _, message in REFUSED if PERMISSION in message]
     for at, text in enumerate(permitted):
         inventory(tmp_path, text, name=f"case-{at}")
@@ -219,12 +219,14 @@ def test_the_hint_is_the_permission_to_write(run: Run, tmp_path: Path) -> None:
         ("{network: true}", "unknown key"),
     ],
 )
-def test_what_nobody_may_permit(tmp_path: Path, capsys: pytest.CaptureFixture[str], permit: str, message: str) -> None:
+def test_permissions_that_are_never_allowed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], permit: str, message: str
+) -> None:
     assert guarded(["lint", str(inventory(tmp_path, HEAD, more=f"permit: {permit}\n"))]) == 2
     assert re.search(rf"inventory\.yaml:4:\d+: permit.*{re.escape(message)}", capsys.readouterr().err)
 
 
-def test_a_permitted_directory_permits_what_is_below_it_and_nothing_beside(run: Run, tmp_path: Path) -> None:
+def test_a_permitted_directory_permits_its_subdirectories_and_nothing_else(run: Run, tmp_path: Path) -> None:
     permit = "permit: {mounts: [/data, '/scratch/:rw'], capabilities: [CAP_NET_RAW]}\n"
     good = [
         mount("/data"),
@@ -240,7 +242,7 @@ def test_a_permitted_directory_permits_what_is_below_it_and_nothing_beside(run: 
     assert wrong == {f"case-{at}-playbook.yaml" for at in range(len(good), len(good) + len(bad))}
 
 
-def test_what_is_extended_or_laid_over_is_judged_where_it_is_written(
+def test_an_extended_playbook_or_overlay_is_checked_at_the_file_that_says_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "base.yaml").write_text("name: base\nmodel: {id: org/model}\nimage: a/b:c\n\nsecrets: [AWS_SECRET]\n")
@@ -291,7 +293,7 @@ it may do more than serve (up asks once):
 """
 
 
-def test_lint_ends_with_what_the_recipe_can_do(run: Run, tmp_path: Path) -> None:
+def test_lint_ends_with_the_permissions_of_the_recipe(run: Run, tmp_path: Path) -> None:
     block = BLOCK.replace("SPACES", " " * 300).replace("XXX", "x" * 300)
     path = inventory(tmp_path, block, more=PERMIT)
     done = run("lint", path)
@@ -322,7 +324,7 @@ FREE = [
 ]  # fmt: skip
 
 
-def test_variables_are_asked_about_unless_they_only_tune(run: Run, tmp_path: Path) -> None:
+def test_variables_need_consent_unless_they_only_tune(run: Run, tmp_path: Path) -> None:
     pairs = [pair.split("=", 1) for pair in [*ASKED, *FREE]]
     (tmp_path / "p.yaml").write_text(f"{HEAD}env: {json.dumps(dict(pairs[1:]))}\n")  # HOME is there twice
     (tmp_path / "q.yaml").write_text(
@@ -367,7 +369,7 @@ FREE_ARGUMENTS = {
 }
 
 
-def test_arguments_are_asked_about_unless_they_only_tune(run: Run, tmp_path: Path) -> None:
+def test_arguments_need_consent_unless_they_only_tune(run: Run, tmp_path: Path) -> None:
     for name, args in (("asked", ASKED_ARGUMENTS), ("free", FREE_ARGUMENTS)):
         (tmp_path / f"{name}.yaml").write_text(f"{HEAD}args: {json.dumps(args)}\n")
     done = run("lint", tmp_path / "asked.yaml", tmp_path / "free.yaml")
@@ -375,7 +377,7 @@ def test_arguments_are_asked_about_unless_they_only_tune(run: Run, tmp_path: Pat
     assert asked == [*ASKED_ARGUMENTS], done
 
 
-def test_every_argument_that_is_not_asked_about_is_one_of_the_engine() -> None:
+def test_every_argument_without_a_question_exists_in_the_engine() -> None:
     engine = engines.engine("vllm")
     assert {*engine.tuning_arguments()} <= {*engine.known_arguments()}
     assert not {*engine.tuning_arguments()} & {*engine.arguments, "trust-remote-code"}
@@ -390,20 +392,20 @@ def test_every_argument_that_is_not_asked_about_is_one_of_the_engine() -> None:
         (f"nvcr.io/nvidia/vllm:26.05-py3@sha256:{'0' * 64}", False),
     ],
 )
-def test_an_image_of_an_unknown_repository_is_asked_about(run: Run, tmp_path: Path, image: str, *, asks: bool) -> None:
+def test_an_image_of_an_unknown_repository_needs_consent(run: Run, tmp_path: Path, image: str, *, asks: bool) -> None:
     (tmp_path / "gpt-oss-120b.yaml").write_text(HEAD.replace("vllm/vllm-openai:v0.20.0", image))
     done = run("lint", tmp_path / "gpt-oss-120b.yaml")
     assert (f"  image      {image}\n" in done.out) is asks, done
 
 
-def test_images_of_bundled_playbooks_are_not_asked_about() -> None:
+def test_images_of_bundled_playbooks_need_no_consent() -> None:
     files = [*library.bundled()[0].rglob("*.yaml")]
     texts = [match[1] for file in files if (match := re.search(r"^image: (\S+)", file.read_text(), re.MULTILINE))]
     known = {image for name in engines.names() for image in engines.engine(name).images}
     assert {text.partition(":")[0] for text in texts} - known == set()
 
 
-def test_directories_are_asked_about_unless_they_are_the_weights(run: Run, tmp_path: Path) -> None:
+def test_directories_need_consent_unless_they_are_the_weights(run: Run, tmp_path: Path) -> None:
     hub = "~/.cache/huggingface/hub/models--"
     mounted = [mount(f"{hub}org--{name}") for name in ("private", "model-x", "model/snapshots/c/evil.py")]
     asked = [weights("~/Documents"), weights("/data"), *mounted]
@@ -420,7 +422,7 @@ def test_directories_are_asked_about_unless_they_are_the_weights(run: Run, tmp_p
     assert "needs a permission" not in done.out + done.err
 
 
-def test_an_accepted_playbook_is_asked_about_again_when_it_changed(tmp_path: Path, up: Run, node: Node) -> None:
+def test_an_accepted_playbook_is_asked_about_after_a_change(tmp_path: Path, up: Run, node: Node) -> None:
     path = inventory(tmp_path, SETUP, port=node.server_address[1])
     playbook = tmp_path / "inventory-playbook.yaml"
     refused = up(path)
@@ -446,7 +448,7 @@ def test_an_accepted_playbook_is_asked_about_again_when_it_changed(tmp_path: Pat
     assert up(path).code == 2
 
 
-def test_a_mistyped_argument_is_said_before_anything_is_asked(tmp_path: Path, run: Run, node: Node) -> None:
+def test_a_mistyped_argument_is_reported_before_any_question(tmp_path: Path, run: Run, node: Node) -> None:
     path = inventory(tmp_path, SETUP, port=node.server_address[1])
     done = run("up", path, "--set", "args.max-modle-len=1")
     assert (done.code, node.contacts) == (1, 0)
@@ -454,13 +456,15 @@ def test_a_mistyped_argument_is_said_before_anything_is_asked(tmp_path: Path, ru
     assert "may do more" not in done.err
 
 
-def test_bundled_playbooks_are_not_asked_about_but_what_extends_them_is(tmp_path: Path, up: Run, node: Node) -> None:
+def test_bundled_playbooks_need_no_consent_but_playbooks_that_extend_them_do(
+    tmp_path: Path, up: Run, node: Node
+) -> None:
     assert up(inventory(tmp_path, None, port=node.server_address[1])).code == 1
     extends = "name: mine\nextends: nemotron-3-nano-30b-a3b-nvfp4\nmodel: {id: stranger/model}\n"
     assert up(inventory(tmp_path, extends, port=node.server_address[1], name="mine")).code == 2
 
 
-def test_in_a_checkout_only_what_is_shipped_unchanged_counts_as_bundled(tmp_path: Path) -> None:
+def test_in_a_checkout_only_unchanged_bundled_files_count_as_bundled(tmp_path: Path) -> None:
     checkout = tmp_path / "checkout"
     shutil.copytree(ROOT / "sparkcluster", checkout / "sparkcluster", ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copytree(ROOT / "playbooks", checkout / "playbooks")
@@ -480,8 +484,8 @@ def test_in_a_checkout_only_what_is_shipped_unchanged_counts_as_bundled(tmp_path
     assert told in linted(here)
 
 
-def test_a_path_that_is_shown_as_that_of_a_shipped_file_is_not_taken_for_it(tmp_path: Path) -> None:
-    """A place names its file as it is shown: with a no-break space escaped, which is the name of another directory."""
+def test_a_path_that_looks_like_a_bundled_file_is_not_mistaken_for_it(tmp_path: Path) -> None:
+    """A place shows its file escaped: a no-break space is the name of another directory."""
     shipped = ROOT / "playbooks"
     for folder in ("pb\N{NO-BREAK SPACE}", "pb\\xa0"):
         (tmp_path / folder).mkdir()
@@ -498,7 +502,7 @@ def test_a_path_that_is_shown_as_that_of_a_shipped_file_is_not_taken_for_it(tmp_
     assert not library.all_bundled(spec)
 
 
-def test_what_an_inventory_takes_out_of_a_shipped_playbook_makes_it_another(tmp_path: Path) -> None:
+def test_an_inventory_that_removes_a_key_of_a_bundled_playbook_makes_it_a_different_one(tmp_path: Path) -> None:
     inventory = tmp_path / "mine.yaml"
     text = "cluster: c\nplaybook: qwen3.6-27b-nvfp4\nnodes: [{host: 10.0.0.1}]\n"
     inventory.write_text(text)
@@ -507,7 +511,7 @@ def test_what_an_inventory_takes_out_of_a_shipped_playbook_makes_it_another(tmp_
     assert not library.all_bundled(load.load(inventory))
 
 
-def test_a_file_with_the_name_of_a_bundled_playbook_is_named_and_not_taken_for_it(
+def test_a_file_named_like_a_bundled_playbook_is_reported_and_not_mistaken_for_it(
     run: Run, tmp_path: Path, up: Run, node: Node
 ) -> None:
     path = inventory(tmp_path, None, port=node.server_address[1])
@@ -524,7 +528,7 @@ def test_a_file_with_the_name_of_a_bundled_playbook_is_named_and_not_taken_for_i
 @pytest.mark.parametrize(
     ("asks", "does_not"), [(("stage",), ("stage", "--dry-run")), (("preflight", "--deep"), ("preflight", "--hash"))]
 )
-def test_what_runs_the_image_asks_as_up_does(
+def test_a_command_that_runs_the_image_asks_as_up_does(
     run: Run, tmp_path: Path, node: Node, asks: tuple[str, ...], does_not: tuple[str, ...]
 ) -> None:
     path = inventory(tmp_path, SETUP, port=node.server_address[1])
@@ -535,7 +539,7 @@ def test_what_runs_the_image_asks_as_up_does(
         assert run(*words, path).code == 1
 
 
-def test_the_question_shows_the_block_and_takes_only_a_yes(node: Node, tmp_path: Path) -> None:
+def test_the_question_shows_the_permissions_and_only_yes_is_accepted(node: Node, tmp_path: Path) -> None:
     path = inventory(tmp_path, SETUP, port=node.server_address[1])
     for answer, expected in (("\n", 2), ("yes\n", 1)):
         with Shell(f"sparkcluster up {path}", tmp_path, {"XDG_STATE_HOME": str(tmp_path / "state")}) as terminal:
@@ -550,9 +554,7 @@ def test_the_question_shows_the_block_and_takes_only_a_yes(node: Node, tmp_path:
         assert (tmp_path / "state").exists() == (expected == 1)
 
 
-def test_image_and_keys_that_the_inventory_sets_over_a_bundled_playbook_are_asked_about(
-    tmp_path: Path, up: Run, node: Node
-) -> None:
+def test_image_and_keys_that_override_a_bundled_playbook_need_consent(tmp_path: Path, up: Run, node: Node) -> None:
     for at, more in enumerate(("image: org/evil:latest\n", "set: {env.LD_PRELOAD: /x}\n", "set: {setup: [curl x]}\n")):
         path = inventory(tmp_path, None, port=node.server_address[1], name=f"case-{at}", more=more)
         asked = up(path)
@@ -586,7 +588,7 @@ ssh: {known_hosts: ~/.ssh/known_hosts_others, user: nvidia}
 
 
 @pytest.mark.parametrize("line", OWN)
-def test_what_an_inventory_asks_for_is_shown_and_accepted_once(
+def test_the_permissions_of_an_inventory_are_shown_and_accepted_once(
     tmp_path: Path, run: Run, up: Run, node: Node, line: str
 ) -> None:
     def filled(text: str) -> str:
@@ -602,13 +604,13 @@ def test_what_an_inventory_asks_for_is_shown_and_accepted_once(
     assert up(path).code == 1
 
 
-def test_variables_of_a_node_are_asked_about_unless_they_only_tune(tmp_path: Path, run: Run) -> None:
+def test_variables_of_a_node_need_consent_unless_they_only_tune(tmp_path: Path, run: Run) -> None:
     path = inventory(tmp_path, None)
     path.write_text(path.read_text().replace("name: a,", "name: a, env: {LD_AUDIT: /x, NCCL_DEBUG: INFO},"))
     assert run("lint", path).out.endswith("asks for (asked once):\n  env        LD_AUDIT=/x\n")
 
 
-def test_lines_of_an_inventory_are_accepted_and_not_its_file(tmp_path: Path, run: Run, up: Run, node: Node) -> None:
+def test_consent_covers_lines_of_an_inventory_and_not_its_path(tmp_path: Path, run: Run, up: Run, node: Node) -> None:
     def written(more: str, name: str = "inventory", directory: Path = tmp_path) -> Path:
         directory.mkdir(exist_ok=True)
         return inventory(directory, None, port=node.server_address[1], name=name, more=more)
@@ -635,7 +637,9 @@ plan doctor down logs ask=Hello releases connect setup--dry-run models
 
 
 @pytest.mark.parametrize("command", CONNECTING.split())
-def test_whatever_connects_asks_about_the_inventory_before(tmp_path: Path, run: Run, node: Node, command: str) -> None:
+def test_every_command_that_connects_first_asks_for_consent_to_the_inventory(
+    tmp_path: Path, run: Run, node: Node, command: str
+) -> None:
     words = command.replace("--", " --").replace("=", " ").split()
     (tmp_path / "id").write_text("x")
     path = inventory(tmp_path, None, port=node.server_address[1], more="ssh: {identity: ~/id}\n")
@@ -647,7 +651,7 @@ def test_whatever_connects_asks_about_the_inventory_before(tmp_path: Path, run: 
     assert node.contacts
 
 
-def test_a_bundled_playbook_that_runs_code_of_its_model_is_asked_about_where_no_container_holds_it(
+def test_a_bundled_playbook_that_runs_code_of_its_model_needs_consent_without_a_container(
     tmp_path: Path, up: Run, node: Node
 ) -> None:
     path = inventory(tmp_path, None, port=node.server_address[1], more="runtime: {kind: process}\n")
@@ -657,12 +661,12 @@ def test_a_bundled_playbook_that_runs_code_of_its_model_is_asked_about_where_no_
 
 
 @pytest.mark.parametrize("playbook", [None, "tiny-llama-cpu"])
-def test_the_demo_asks_nothing(playbook: str | None) -> None:
+def test_the_demo_needs_no_consent(playbook: str | None) -> None:
     spec = load.load(ROOT / "inventory/localhost.yaml", playbook)
     assert (consent.pending(spec), consent.unaccepted(spec)) == ([], [])
 
 
-def test_a_token_of_another_account_is_no_api_key(tmp_path: Path, run: Run) -> None:
+def test_a_token_of_another_account_is_not_an_api_key(tmp_path: Path, run: Run) -> None:
     names = ("HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "GITHUB_TOKEN", "OPENAI_API_KEY", "ANTHROPIC_API_KEY")
     paths = [inventory(tmp_path, None, name=name, more=f"api:\n  key: {{env: {name}}}\n") for name in names]
     found = json.loads(run("lint", *paths, "--json").out)["findings"]

@@ -1,4 +1,4 @@
-"""``sparkcluster preflight`` as its user meets it: report, JSON, exit codes; the nodes are scripted."""
+"""``sparkcluster preflight`` for its user: report, JSON, exit codes; the nodes are scripted."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ RAILS = ("enp1s0f0np0", "enP2p1s0f0np0")
 
 @pytest.fixture
 def asked(tmp_path, monkeypatch, spark):
-    """``asked(*words, failing=…, beta={facts})``: exit code of a preflight; ``asked.hosts`` are who it asked."""
+    """``asked(*words, failing=…, beta={facts})``: exit code of a preflight; ``asked.hosts`` are the contacted nodes."""
     path = tmp_path / "atlas.yaml"
     path.write_text(INVENTORY)
     monkeypatch.setenv("SPARKCLUSTER_CACHE", str(tmp_path / "cache"))
@@ -55,7 +55,7 @@ def asked(tmp_path, monkeypatch, spark):
     return run
 
 
-def test_an_error_is_exit_1_under_its_node_with_what_to_type(asked, capsys):
+def test_an_error_exits_1_and_is_shown_under_its_node_with_the_command_to_type(asked, capsys):
     assert asked(beta={"infiniband_devices": False}) == 1
     out = capsys.readouterr().out
     lines = out.splitlines()
@@ -66,7 +66,7 @@ def test_an_error_is_exit_1_under_its_node_with_what_to_type(asked, capsys):
     assert lines[-1].startswith("not ready: 1 error on beta")
 
 
-def test_what_to_type_next(asked, capsys):
+def test_the_next_command(asked, capsys):
     assert asked() == 0
     assert capsys.readouterr().err.splitlines()[-1] == f"next: sparkcluster up {asked.inventory}"
     assert asked(beta={"infiniband_devices": False}) == 1
@@ -76,7 +76,7 @@ def test_what_to_type_next(asked, capsys):
     )
 
 
-def test_fix_runs_the_steps_of_the_findings_alone(asked, monkeypatch):
+def test_fix_runs_only_the_steps_of_the_findings(asked, monkeypatch):
     """With the flags of preflight, which has no --only, --node or --undo."""
     runs = []
     monkeypatch.setattr(setup, "on_nodes", lambda spec, args: runs.append((spec.inventory.cluster, args)) or 0)
@@ -89,14 +89,14 @@ def test_fix_runs_the_steps_of_the_findings_alone(asked, monkeypatch):
     assert [args.node, args.options, args.undo, args.show, args.dry_run] == [[], [], False, False, False]
 
 
-def test_without_an_answer_no_step_succeeds(asked, capsys):
+def test_without_an_answer_no_step_is_marked_as_done(asked, capsys):
     assert asked(failing=["alpha", "beta"]) == 1
     steps = capsys.readouterr().err
     assert "✗ connect" in steps
     assert "✓" not in steps
 
 
-def test_a_node_that_does_not_answer_has_one_finding_and_the_drawing_says_so(asked, capsys):
+def test_a_node_that_does_not_answer_has_one_finding_and_is_marked_in_the_drawing(asked, capsys):
     assert asked(failing=["beta"]) == 1
     out = capsys.readouterr().out
     assert out.count("SSH-003") == 2  # in the drawing and as a finding
@@ -105,7 +105,7 @@ def test_a_node_that_does_not_answer_has_one_finding_and_the_drawing_says_so(ask
 
 
 @pytest.mark.parametrize("place", ["missing/bundle.tar.gz", "pipe"])
-def test_a_bundle_that_cannot_be_written_is_told_before_anybody_is_asked(place, asked, tmp_path, capsys):
+def test_an_unwritable_bundle_is_an_error_before_any_node_is_contacted(place, asked, tmp_path, capsys):
     os.mkfifo(tmp_path / "pipe")
     assert asked("--bundle", tmp_path / place) == 2
     err = capsys.readouterr().err
@@ -114,7 +114,7 @@ def test_a_bundle_that_cannot_be_written_is_told_before_anybody_is_asked(place, 
     assert not any(host.calls for host in asked.hosts.values())
 
 
-def test_what_was_measured_is_one_row_per_rail_and_says_what_is_healthy(capsys):
+def test_measurements_are_one_row_per_rail_with_the_healthy_range(capsys):
     pair, rail = ("alpha", "beta"), "192.168.177.0/24"
     both = [pair, pair[::-1]]
     tcp = [

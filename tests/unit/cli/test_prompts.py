@@ -1,4 +1,4 @@
-"""What is asked on a real terminal: passwords are not shown, Ctrl-C ends the command, and displays pause."""
+"""Questions on a real terminal: passwords are not shown, Ctrl-C ends the command, and displays pause."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ as_command(run)
 
 
 @pytest.mark.parametrize(("typed", "answer"), [("Yes\n", True), ("\n", False), ("\x04", False)])
-def test_a_host_key_is_shown_and_trusted_by_a_yes_alone(typed: str, answer: bool) -> None:
+def test_a_host_key_is_shown_and_trusted_only_after_yes(typed: str, answer: bool) -> None:
     with on_terminal(KEY) as terminal:
         terminal.until("spark-b: the host key of 10.0.0.12 is unknown: ssh-ed25519 SHA256:abc\r\n")
         terminal.until("trust and store it? [y/N] ")
@@ -60,7 +60,7 @@ as_command(run)
 """
 
 
-def test_a_password_is_not_shown_and_enter_takes_the_one_before() -> None:
+def test_a_password_is_not_shown_and_enter_repeats_the_previous_one() -> None:
     with on_terminal(PASSWORDS) as terminal:
         terminal.until("password of spark@10.0.0.11: ")
         assert not terminal.echo
@@ -88,7 +88,7 @@ as_command(run)
 """
 
 
-def test_sudo_takes_the_login_password_by_enter_and_then_the_one_before() -> None:
+def test_sudo_takes_the_login_password_on_enter_and_then_the_previous_one() -> None:
     with on_terminal(SUDO) as terminal:
         terminal.until("password of spark@10.0.0.11: ")
         terminal.type("login\n")
@@ -115,7 +115,7 @@ as_command(run)
 
 
 @pytest.mark.parametrize("by", ["key", "signal"])
-def test_ctrl_c_ends_the_command_and_the_terminal_shows_what_is_typed_again(by: str) -> None:
+def test_ctrl_c_ends_the_command_and_restores_the_echo_of_the_terminal(by: str) -> None:
     with on_terminal(THREADS) as terminal:
         terminal.until("password of spark@10.0.0.11: ")
         assert not terminal.echo
@@ -130,7 +130,7 @@ def test_ctrl_c_ends_the_command_and_the_terminal_shows_what_is_typed_again(by: 
         assert "interrupted" in terminal.shown
 
 
-def test_ctrl_z_does_not_leave_a_password_to_a_terminal_that_shows_it() -> None:
+def test_ctrl_z_is_disabled_while_a_password_is_read() -> None:
     with on_terminal(THREADS) as terminal:
         before = termios.tcgetattr(terminal.terminal)[6][termios.VSUSP]
         terminal.until("password of spark@10.0.0.11: ")
@@ -149,7 +149,7 @@ as_command(run)
 """
 
 
-def test_without_a_terminal_nobody_is_asked() -> None:
+def test_without_a_terminal_no_question_is_asked() -> None:
     program = COMMAND + SETUP + NOBODY
     done = subprocess.run(
         [sys.executable, "-c", program],

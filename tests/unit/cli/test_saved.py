@@ -1,4 +1,4 @@
-"""``--save`` writes what was chosen into the inventory's lines, and leaves every other byte."""
+"""``--save`` writes the chosen options into the inventory, and leaves every other byte unchanged."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ MAX = "args.max-model-len"
         (f"set: {{{MAX}: 1}}\n", OF, ""),
     ],
 )
-def test_every_other_byte_stays(tmp_path, before, selection, after):
+def test_every_other_byte_is_unchanged(tmp_path, before, selection, after):
     file = tmp_path / "mine.yaml"
     file.write_text(HEAD + before + TAIL)
     select(file, selection)
@@ -37,14 +37,14 @@ def test_every_other_byte_stays(tmp_path, before, selection, after):
     assert load(file).selected == selection
 
 
-def test_another_playbook_keeps_the_comment_behind_it(tmp_path):
+def test_another_playbook_keeps_the_trailing_comment(tmp_path):
     file = tmp_path / "mine.yaml"
     file.write_text(HEAD + "image: own:1\n")
     select(file, {"playbook": "gpt-oss-20b"})
     assert file.read_text() == HEAD.replace("gpt-oss-120b", "gpt-oss-20b")
 
 
-def test_what_was_accepted_as_flags_is_accepted_as_what_save_wrote(tmp_path):
+def test_consent_given_to_flags_also_covers_the_lines_that_save_writes(tmp_path):
     file = tmp_path / "mine.yaml"
     file.write_text(HEAD)
     flags = assignments.Assignments([assignments.read("env.LD_PRELOAD=/x")])

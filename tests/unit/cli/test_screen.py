@@ -1,4 +1,4 @@
-"""The live screen beside questions and data: it erases only what it drew itself, and its last mark is that of the end."""
+"""The live screen with questions and data: it erases only its own lines, and its last mark is the final one."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ as_command(run)
 """
 
 
-def test_lines_above_a_question_stay() -> None:
+def test_lines_above_a_question_are_kept() -> None:
     with OnTerminal(COMMAND + ASKED) as terminal:
         terminal.until("connecting")
         terminal.type("\n")
@@ -62,7 +62,7 @@ as_command(run)
         ("is done", ["✓ look", "✓ change"]),
     ],
 )
-def test_a_step_that_failed_is_not_marked_as_done(case: str, marks: list[str]) -> None:
+def test_a_failed_step_is_not_marked_as_done(case: str, marks: list[str]) -> None:
     with OnTerminal("import os; os.environ['NO_COLOR'] = '1'\n" + COMMAND + ENDS, case) as terminal:
         assert terminal.end() == (2 if case == "is done" else 0)
     shown = [line[line.index(mark) :] for line in terminal.shown.splitlines() for mark in "✓✗" if mark in line]

@@ -1,7 +1,7 @@
-"""What the main commands show on a terminal of 80 columns, with and without colour, and in a pipe.
+"""Output of the main commands on a terminal of 80 columns, with and without colour, and in a pipe.
 
-The files of tests/golden/screens hold both streams as a terminal shows them, escape sequences written as ``␛[…m``,
-without progress: what moves depends on the time. ``UPDATE_GOLDEN=1`` rewrites them; read them by eye.
+The files of tests/golden/screens have both streams as a terminal shows them, with escape sequences as ``␛[…m``, and
+without progress, since that depends on the time. ``UPDATE_GOLDEN=1`` rewrites them; read the diff.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ LOG = [
     "RuntimeError: [gloo/transport/tcp/pair.cc:547] Connection closed by peer [192.168.177.12]:30890",
 ]
 
-# Name of the screen, what is deployed on the nodes, exit code, and the command line.
+# Name of the screen, deployment on the nodes, exit code, and the command line.
 SCREENS = {
     "help": ("nothing", 0, "--help"),
     "up-help": ("nothing", 0, "up --help"),
@@ -70,7 +70,7 @@ SCREENS = {
 
 
 class Notes(progress.Lines):
-    """Shows notes alone, and none of the progress."""
+    """Shows only notes, and no progress."""
 
     def step(self, name: str, text: str = "") -> None: ...
 
@@ -79,7 +79,7 @@ class Notes(progress.Lines):
 
 @pytest.fixture
 def screen(world, tmp_path, monkeypatch):
-    """``screen(name, stream, colour)``: what is written to a terminal or a pipe, line by line."""
+    """``screen(name, stream, colour)``: output to a terminal or a pipe, line by line."""
     monkeypatch.chdir(tmp_path)
     for name in ("SPARK_API_KEY", "HF_TOKEN", "SPARKCLUSTER_INVENTORY", "NO_COLOR"):
         monkeypatch.delenv(name, raising=False)
@@ -114,13 +114,13 @@ def screen(world, tmp_path, monkeypatch):
 
 
 def write(directory: Path) -> None:
-    """The files that the commands are given."""
+    """The input files of the commands."""
     for name, document in (("atlas", INVENTORY), ("qwen", PLAYBOOK)):
         (directory / f"{name}.yaml").write_text(yaml.safe_dump(document, sort_keys=False))
 
 
 def hosts(world: Any, deployed: str) -> dict[str, FakeHost]:
-    """Two nodes on which nothing runs, weights are staged, a release serves, its engine is dead, or much is wrong."""
+    """Two nodes: empty, with staged weights, with a serving release, with a dead engine, or with many faults."""
     one = world()
     one.spec = load(Path("atlas.yaml"), None)
     if deployed != "nothing":
@@ -154,7 +154,7 @@ def hosts(world: Any, deployed: str) -> dict[str, FakeHost]:
 
 
 def observed(one: Any, name: str, log: list[str]) -> dict[str, Any]:
-    """What the program that observes would say of a node where the ranks of ``one`` run."""
+    """The observe program's answer of a node with the ranks of ``one``."""
     role = "head" if name == "alpha" else "worker"
     launcher = {"role": role, "members": ["192.168.177.11", "192.168.177.12"], "group": "default",
                 "engine": ["vllm", "serve", "m"]}  # fmt: skip
@@ -168,8 +168,8 @@ def observed(one: Any, name: str, log: list[str]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", SCREENS)
-def test_a_screen_is_as_its_file_says_and_without_colour_has_the_same_text(screen, name):
-    """Nothing is wider than the terminal but what is to be pasted; a pipe gets no escape sequence."""
+def test_a_screen_matches_its_file_and_has_the_same_text_without_colour(screen, name):
+    """Only text to be pasted is wider than the terminal; a pipe gets no escape sequence."""
     coloured = screen(name, Terminal())
     text = "\n".join(coloured).replace("\x1b", "␛") + "\n"
     golden.check_text(golden.ROOT / "screens" / f"{name}-80.txt", text)

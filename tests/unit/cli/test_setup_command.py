@@ -1,4 +1,4 @@
-"""``setup`` as a command: who is contacted and asked, the scripts that it leaves, and what people read."""
+"""``setup`` as a command: contacted nodes, questions, printed scripts, and output."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ALONE = "cluster: desk\nplaybook: gpt-oss-20b\nnodes: [{name: spark-a, host: 192
 
 
 class Nodes:
-    """Nodes by name, and what becomes of scripts that run there."""
+    """Nodes by name, and the results of scripts on them."""
 
     def __init__(self, monkeypatch):
         self.answers: dict[str, object] = {}
@@ -74,8 +74,8 @@ def nodes(monkeypatch, tmp_path):
 
 
 @pytest.fixture
-def alone(nodes):
-    """One Spark out of the box, without cable."""
+def single_spark(nodes):
+    """One Spark in factory state, without cable."""
     Path("mine.yaml").write_text(ALONE)
     nodes.answers["spark-a"] = bare(interfaces=bare().model_dump(mode="json")["interfaces"][:2]).model_dump(mode="json")
     return nodes
@@ -90,7 +90,7 @@ def document(capsys):
 # Which nodes are contacted, and asked about
 
 
-def test_one_node_is_contacted_for_steps_that_concern_it_alone(nodes, capsys):
+def test_only_one_node_is_contacted_for_steps_on_it(nodes, capsys):
     assert guarded(["setup", "mine.yaml", "--node", "b", "--only", "sysctl", "--dry-run", "--json"]) == 0
     assert nodes.contacted == ["b"]
     assert [each["step"] for each in document(capsys)["nodes"]["b"]["changes"]] == ["sysctl"]
@@ -99,7 +99,7 @@ def test_one_node_is_contacted_for_steps_that_concern_it_alone(nodes, capsys):
 LOCKED = AuthFailed("a: login as x on 192.168.1.11 failed: no key was accepted", node="a", hint="ssh-copy-id x")
 
 
-def test_another_node_without_an_answer_stops_only_what_follows_from_it(nodes, capsys):
+def test_a_node_that_does_not_answer_suppresses_only_dependent_findings(nodes, capsys):
     nodes.answers["a"] = LOCKED
     nodes.outcomes["b"] = Outcome(done=["sysctl"])
     assert guarded(["setup", "mine.yaml", "--node", "b", "--yes"]) == 1
@@ -111,7 +111,7 @@ def test_another_node_without_an_answer_stops_only_what_follows_from_it(nodes, c
     assert "hint: ssh-copy-id x" in out
 
 
-# The verdict is that of what was found afterwards
+# The findings after setup decide
 
 SYSCTLS = {"/proc/sys/vm/swappiness": state("1\n"), "/proc/sys/vm/dirty_bytes": state("268435456\n")}
 ONLY_SYSCTL = ["setup", "mine.yaml", "--only", "sysctl"]
@@ -128,13 +128,13 @@ def with_twin_down(found):
 
 @pytest.fixture
 def sysctl(nodes):
-    """``sysctl`` is done on both, and found done afterwards."""
+    """``sysctl`` is applied on both, and detected as applied afterwards."""
     nodes.outcomes = {name: Outcome(done=["sysctl"]) for name in "ab"}
     nodes.afterwards = {name: with_sysctl(found) for name, found in nodes.answers.items()}
     return nodes
 
 
-def test_what_was_wrong_before_and_is_right_afterwards_is_no_error(sysctl, capsys):
+def test_a_problem_that_setup_fixed_is_not_an_error(sysctl, capsys):
     sysctl.answers["a"] = with_twin_down(sysctl.answers["a"])
     assert guarded([*ONLY_SYSCTL, "--yes"]) == 0
     out, err = capsys.readouterr()
@@ -143,7 +143,7 @@ def test_what_was_wrong_before_and_is_right_afterwards_is_no_error(sysctl, capsy
     assert "next: sparkcluster preflight" in err
 
 
-def test_what_is_wrong_only_afterwards_is_an_error(sysctl, capsys):
+def test_a_problem_that_appears_during_setup_is_an_error(sysctl, capsys):
     sysctl.afterwards["a"] = with_twin_down(sysctl.afterwards["a"])
     assert guarded([*ONLY_SYSCTL, "--yes"]) == 1
     out, err = capsys.readouterr()
@@ -151,7 +151,7 @@ def test_what_is_wrong_only_afterwards_is_an_error(sysctl, capsys):
     assert "next:" not in err
 
 
-def test_a_node_that_does_not_answer_afterwards_is_an_error(sysctl, capsys):
+def test_a_node_that_does_not_answer_after_setup_is_an_error(sysctl, capsys):
     sysctl.afterwards["b"] = HostRefused("b: no route to host", node="b", hint="ping it")
     assert guarded([*ONLY_SYSCTL, "--yes", "--json"]) == 1
     found = document(capsys)
@@ -166,7 +166,7 @@ def journal(step, **changes):
     return [each.model_dump() | changes for each in JOURNAL if each.step == step]
 
 
-def test_ranks_that_need_what_would_be_undone_stop_the_undo_of_their_node_alone(nodes, capsys):
+def test_running_ranks_that_need_a_change_block_its_undo_on_their_node_only(nodes, capsys):
     for name in "ab":
         nodes.answers[name] |= {
             "journal": journal("docker-group"),
@@ -183,7 +183,7 @@ def test_ranks_that_need_what_would_be_undone_stop_the_undo_of_their_node_alone(
 
 
 def answered(monkeypatch, *answers):
-    """Questions that are asked, which get these answers."""
+    """Questions that are asked, and these answers."""
     asked, left = [], iter(answers)
 
     def ask(_self, question):
@@ -199,7 +199,7 @@ def answered(monkeypatch, *answers):
     [([""], ["limits", "perftest"]), (["each", "n", "y"], ["perftest"]), (["no"], [])],
     ids=["all", "each", "none"],
 )
-def test_one_question_is_asked_about_all_changes(nodes, capsys, monkeypatch, answers, done):
+def test_all_changes_are_confirmed_by_one_question(nodes, capsys, monkeypatch, answers, done):
     asked = answered(monkeypatch, *answers)
     nodes.outcomes["b"] = Outcome(done=done)
     guarded(["setup", "mine.yaml", "--node", "b", "--only", "limits", "--only", "perftest"])
@@ -223,14 +223,14 @@ def test_without_a_terminal_nothing_is_changed(nodes, capsys):
 # Scripts for an administrator
 
 
-def test_what_sudo_refuses_is_left_to_an_administrator(alone, capsys):
-    alone.outcomes["spark-a"] = Outcome(by_hand="sudo refuses")
+def test_a_script_that_sudo_refuses_is_left_to_an_administrator(single_spark, capsys):
+    single_spark.outcomes["spark-a"] = Outcome(by_hand="sudo refuses")
     assert guarded(["setup", "mine.yaml", "--yes"]) == 1
     assert "sudo sh setup-spark-a.sh" in capsys.readouterr().out
     script = Path("setup-spark-a.sh")
     assert script.stat().st_mode & 0o777 == 0o600
-    assert script.read_text() == alone.texts["spark-a"].root
-    alone.answers["spark-a"]["journal"] = journal("sysctl")
+    assert script.read_text() == single_spark.texts["spark-a"].root
+    single_spark.answers["spark-a"]["journal"] = journal("sysctl")
     assert guarded(["setup", "mine.yaml", "--undo", "--yes"]) == 1
     assert "sudo sh undo-spark-a.sh" in capsys.readouterr().out
 
@@ -238,9 +238,9 @@ def test_what_sudo_refuses_is_left_to_an_administrator(alone, capsys):
 # What people read
 
 
-def test_what_was_changed_is_shown_by_whom_and_when(alone, capsys, monkeypatch):
+def test_changes_are_shown_with_operator_and_time(single_spark, capsys, monkeypatch):
     monkeypatch.setenv("TZ", "UTC")
-    alone.answers["spark-a"]["journal"] = [each.model_dump() for each in JOURNAL]
+    single_spark.answers["spark-a"]["journal"] = [each.model_dump() for each in JOURNAL]
     assert guarded(["setup", "mine.yaml", "--show"]) == 0
     lines = [re.split("  +", line) for line in capsys.readouterr().out.splitlines()]
     assert lines[0] == ["NODE", "STEP", "CHANGE", "WHEN"]

@@ -1,4 +1,4 @@
-"""The live view: what is wrong first, within any terminal; and the same as JSON lines, until nobody reads."""
+"""The live view: problems first, on a terminal of any size; and the same as JSON lines, until the reader ends."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def finding(code: str, severity: str = "error", node: str | None = None) -> dict
 
 
 def home(*findings: dict[str, Any], nodes: int = 2) -> tuple[dict[str, Any], dict[str, Any]]:
-    """A document and a history: a model that serves, one that is on demand, and the last node lost."""
+    """A document and a history: a serving model, one on demand, and a lost last node."""
     names = [f"spark-{number}" for number in range(1, nodes + 1)]
     group = {"name": "default", "state": "serving", "load": LOAD}
     chat = {
@@ -62,7 +62,7 @@ def shown(found: tuple[dict[str, Any], dict[str, Any]], width: int = 80, height:
     return [line.rstrip() for line in console.file.getvalue().splitlines()]  # type: ignore[attr-defined]
 
 
-def test_what_is_wrong_models_and_nodes_with_what_they_did():
+def test_problems_are_first_followed_by_models_and_nodes_with_their_load():
     assert shown(home(finding("RUN-023", "warning"), finding("RUN-003", node="spark-1"))) == [
         "home  ● serving   last check 12 s ago",
         "error: RUN-003 spark-1: it fails",
@@ -92,7 +92,7 @@ def test_eight_sparks_and_many_findings_fit(width, height):
     assert f"and {9 - said} more" in found
 
 
-def test_a_sparkline_has_means_at_the_right_and_blanks_for_what_is_not_known():
+def test_a_sparkline_shows_means_right_aligned_and_blanks_for_unknown_values():
     assert sparkline([0.0, 1.0], 4, 1.0) == "  ▁█"
     assert sparkline([0.0, 0.0, 4.0, 4.0, None, None, 2.0, 2.0], 4) == "▁█ ▅"
     assert sparkline([None, None], 2) == "  "
@@ -123,7 +123,7 @@ as_command(lambda: status_watch.%s(args))
 )
 
 
-def test_it_has_the_screen_for_itself_goes_on_and_ends_with_q():
+def test_the_view_uses_the_alternate_screen_and_q_ends_it():
     with OnTerminal(LIVE % (False, "run")) as terminal:
         terminal.until("\x1b[?1049h")
         terminal.until("check 1")
@@ -137,7 +137,7 @@ def test_it_has_the_screen_for_itself_goes_on_and_ends_with_q():
         assert "xyz" not in terminal.shown
 
 
-def test_ctrl_c_ends_it_and_keys_are_echoed_again():
+def test_ctrl_c_ends_the_view_and_restores_the_echo():
     with OnTerminal(LIVE % (False, "run")) as terminal:
         terminal.until("spark-1")
         terminal.type("\x03")
@@ -146,7 +146,7 @@ def test_ctrl_c_ends_it_and_keys_are_echoed_again():
         assert terminal.shown.rstrip().endswith("\x1b[?1049l")
 
 
-def test_json_lines_go_on_until_nobody_reads():
+def test_json_lines_continue_until_the_reader_closes_the_pipe():
     argv = [sys.executable, "-c", LIVE % (True, "follow")]
     with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT) as process:
         assert process.stdout

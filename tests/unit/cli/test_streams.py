@@ -1,4 +1,4 @@
-"""Output that nobody takes: each command as a process, with a closed pipe, a full disk or a closed descriptor."""
+"""Output that cannot be written: each command as a process, with a closed pipe, a full disk or a closed descriptor."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WORDS = [
 ]
 FULL = "error: cannot write to stdout: No space left on device"
 
-# `logs -f` of a cluster whose ranks never stop writing.
+# `logs -f` of a cluster whose ranks write endlessly.
 FOLLOWING = """
 import sys
 from sparkcluster.inspect import logs
@@ -34,7 +34,7 @@ console()
 
 
 def program(line: str, *words: str, code: str | None = None) -> subprocess.CompletedProcess[str]:
-    """The program with ``line`` after it, in which the shell redirects its output."""
+    """The program followed by ``line``, with which the shell redirects its output."""
     argv = [sys.executable, *(["-c", code] if code else ["-m", "sparkcluster"]), *words]
     script = f'set -o pipefail; "$@" {line}'
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": ""}
@@ -45,13 +45,13 @@ def program(line: str, *words: str, code: str | None = None) -> subprocess.Compl
 
 
 @pytest.mark.parametrize(("words", "code"), WORDS, ids=lambda each: str(each[0]) if isinstance(each, list) else None)
-def test_a_closed_pipe_changes_neither_the_exit_code_nor_stderr(words: list[str], code: int) -> None:
+def test_a_closed_pipe_changes_neither_exit_code_nor_stderr(words: list[str], code: int) -> None:
     closed = program("| true", *words)
     assert (closed.returncode, closed.stderr) == (code, "")
 
 
 @pytest.mark.parametrize(("words", "code"), WORDS, ids=lambda each: str(each[0]) if isinstance(each, list) else None)
-def test_a_full_disk_is_one_line(words: list[str], code: int) -> None:
+def test_a_full_disk_is_a_one_line_error(words: list[str], code: int) -> None:
     done = program(">/dev/full", *words)
     assert done.returncode == (code or 1)
     first = done.stderr.splitlines()[0]
@@ -60,27 +60,27 @@ def test_a_full_disk_is_one_line(words: list[str], code: int) -> None:
 
 
 @pytest.mark.parametrize("line", [">&- 2>&-", "2>/dev/full"])
-def test_closed_and_full_descriptors_leave_the_result_alone(line: str) -> None:
+def test_closed_or_full_descriptors_do_not_change_the_exit_code(line: str) -> None:
     done = program(line, "checks")
     assert done.returncode == 0
     assert "Traceback" not in done.stderr
 
 
-def test_a_full_disk_and_nowhere_to_say_so() -> None:
+def test_a_full_disk_for_both_output_and_error_message() -> None:
     assert program(">/dev/full 2>/dev/full", "checks").returncode == 1
 
 
-def test_what_never_ends_by_itself_ends_with_its_reader() -> None:
+def test_endless_output_ends_when_its_reader_closes_the_pipe() -> None:
     done = program("| head -1", code=FOLLOWING)
     assert (done.returncode, done.stdout, done.stderr) == (0, "spark-1 | a line of the log\n", "")
 
 
-def test_what_an_encoding_lacks_is_shown_by_number() -> None:
+def test_characters_missing_in_an_encoding_are_shown_as_numbers() -> None:
     code = "from sparkcluster.cli import output, streams; streams.install(); output.data('✗ é')"
     shown = program("", "import", code=f"import sys; sys.stdout.reconfigure(encoding='ascii'); {code}").stdout
     assert shown == "\\u2717 \\xe9\n"
 
 
-def test_a_message_stays_behind_the_data_before_it_where_both_go_to_one_file() -> None:
+def test_a_message_stays_behind_earlier_data_if_both_go_to_one_file() -> None:
     code = "from sparkcluster.cli import output, streams; streams.install(); output.data('data'); output.message('message')"
     assert program("2>&1", code=code).stdout == "data\nmessage\n"

@@ -1,4 +1,4 @@
-"""What hostile nodes, logs, records and files can do to the terminal of the operator: nothing."""
+"""Hostile nodes, logs, records and files cannot control the operator's terminal."""
 
 from __future__ import annotations
 
@@ -34,20 +34,20 @@ from sparkcluster.report import Transfer
 from sparkcluster.runtime import failed_logs
 from sparkcluster.runtime.watching import Watching
 
-# OSC 52 sets the clipboard; CSI in 8 bits; a title; DCS; the rest is not seen, or turns the order of what is.
+# OSC 52 sets the clipboard; CSI in 8 bits; a title; DCS; the rest is invisible or changes the text direction.
 ATTACK = "\x1b]52;c;ZXZpbA==\x07\x9b2J\x1b]0;t\x1b\\\x1bP\x90\x1b[2J\x1b[8m\x08\r\x7f\u202e\u2066\u200f\u200b\ufeff\u2028\u061c\U000e0041\u3164\u115f\u034f\U000e0101"
 OURS = re.compile(r"\x1b\[(?:[012]?(?:(?:^|;|(?<=\[))3[1-7])?m|\d*[A-GK]|\?25[lh])|[\r\n\t]")
 
 
 def hidden(text: str) -> set[str]:
-    """Characters of ``text`` that are not seen, apart from line ends and our own colours and movements."""
+    """Invisible characters of ``text``, except line ends and our own colours and cursor movements."""
     rest = OURS.sub("", text)
     return {char for char in rest if unicodedata.category(char) in {"Cc", "Cf", "Cs", "Zl", "Zp"}}
 
 
 @contextlib.contextmanager
 def terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """A pseudo-terminal as stdout and stderr; the list has what reached its master once the block is over."""
+    """A pseudo-terminal as stdout and stderr; after the block the list has everything that reached its master."""
     master, slave = os.openpty()
     read = bytearray()
 
@@ -77,7 +77,7 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
 
 
 def leaves(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Paths of every text in a document, of dictionaries the keys too; of lists the first entries."""
+    """Paths of every text in a document, including keys of dictionaries; of lists the first entries."""
     if isinstance(value, dict):
         for key, item in value.items():
             yield from leaves(item, (*path, key))
@@ -100,7 +100,7 @@ def attacked(document: Any, path: tuple[Any, ...]) -> Any:
 
 @pytest.fixture
 def serving(world):
-    """A cluster of two that serves release 3; and the same to be asked through fake hosts."""
+    """A cluster of two that serves release 3, queried through fake hosts."""
     one = world()
     plan = one.plan(3)
     return one.run(plan).record(plan, 3)
@@ -108,7 +108,7 @@ def serving(world):
 
 @pytest.fixture
 def commands(serving, monkeypatch, tmp_path):
-    """``commands(answers, *argv)``: what reached the terminal when both nodes answered that."""
+    """``commands(answers, *argv)``: output on the terminal when both nodes gave these answers."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     serving.spec.inventory_path.touch()
@@ -147,7 +147,7 @@ OBSERVED = {"ranks": [], "gpus": {"unread": ATTACK}}
         ("doctor", "-v"), ("up",), ("down",), ("plan",),
     ],
 )  # fmt: skip
-def test_texts_of_nodes_cannot_control_the_terminal(commands, argv) -> None:
+def test_text_from_nodes_cannot_control_the_terminal(commands, argv) -> None:
     error = {"kind": ATTACK, "message": ATTACK}
     refused = [
         {"failed": ATTACK, "refused": ATTACK, "error": error, "held": {"operator": ATTACK, "epoch": 1, "held": True}}
@@ -158,7 +158,7 @@ def test_texts_of_nodes_cannot_control_the_terminal(commands, argv) -> None:
     assert not hidden(shown), ascii(shown)
 
 
-def test_the_last_words_of_a_program_that_fails(commands, monkeypatch) -> None:
+def test_the_last_output_of_a_failing_program(commands, monkeypatch) -> None:
     failed = Result(1, b"", f"{ATTACK} why".encode(errors="surrogatepass"))
     monkeypatch.setattr(FakeHost, "run", lambda *_, **__: failed)
     for command in ("status", "preflight", "logs"):
@@ -167,8 +167,8 @@ def test_the_last_words_of_a_program_that_fails(commands, monkeypatch) -> None:
         assert not hidden(shown), ascii(shown)
 
 
-def test_every_text_of_a_probe(commands, serving) -> None:
-    """Three at a time that are far from each other, through a command that shows much, or all of it."""
+def test_every_text_of_a_probe_is_escaped(commands, serving) -> None:
+    """Three at a time at distant places, through a command with much or all output."""
     document = next(iter(serving.facts.values())).model_dump(mode="json")
     paths = list({re.sub(r"\d+", "0", str(path)): path for path in leaves(document)}.values())
     runs = len(paths) // 3 + 1
@@ -180,7 +180,7 @@ def test_every_text_of_a_probe(commands, serving) -> None:
 
 
 def test_files_with_hidden_characters(monkeypatch, tmp_path) -> None:
-    """Broken YAML, names of files, and arguments are quoted in errors."""
+    """Broken YAML, file names, and arguments are quoted in errors."""
     file = tmp_path / f"inv{ATTACK.replace('/', '')}.yaml"
     file.write_text(f"cluster: a # {ATTACK}\n")
     recipe = tmp_path / "recipe.sh"
@@ -194,8 +194,8 @@ def test_files_with_hidden_characters(monkeypatch, tmp_path) -> None:
         assert not hidden(shown[0]), (argv, ascii(shown[0]))
 
 
-def test_colours_of_a_log_are_made_anew(monkeypatch) -> None:
-    """What a log may set is the colour of its own words: no background, nothing hidden, and it ends with the line."""
+def test_colours_of_a_log_are_rewritten(monkeypatch) -> None:
+    """A log may only set the colour of its words: no background, nothing hidden, and it ends with the line."""
     with terminal(monkeypatch) as shown:
         output.data(
             "node | ",
@@ -204,7 +204,7 @@ def test_colours_of_a_log_are_made_anew(monkeypatch) -> None:
     assert shown[0] == "node | \x1b[0;36m(APIServer)\x1b[0m INFO gone black\x1b[1;31mred\x1b[0m\r\n"
 
 
-def test_json_is_the_same_document_with_hidden_characters_escaped(monkeypatch) -> None:
+def test_json_is_equal_with_hidden_characters_escaped(monkeypatch) -> None:
     document = {ATTACK: [ATTACK, "é 日本 😀 \u200c\ud800"]}
     with terminal(monkeypatch) as shown:
         output.emit_json(document)
@@ -232,7 +232,7 @@ def test_progress_cannot_control_the_terminal(monkeypatch) -> None:
     assert "drawn" in shown[0]
 
 
-def test_an_answer_of_a_node_makes_no_line_of_its_own(monkeypatch) -> None:
+def test_an_answer_of_a_node_cannot_add_a_line(monkeypatch) -> None:
     forged = "x\nhint: touch /tmp/taken\u2028next: touch /tmp/taken"
     with terminal(monkeypatch) as shown:
         output.show_error(malformed("alpha", "lease", forged))
@@ -242,7 +242,7 @@ def test_an_answer_of_a_node_makes_no_line_of_its_own(monkeypatch) -> None:
     assert not [line for line in shown[0].splitlines() if line.strip().startswith(("hint: touch", "next: "))]
 
 
-def test_files_that_commands_write_have_no_hidden_characters(tmp_path) -> None:
+def test_files_written_by_commands_have_no_hidden_characters(tmp_path) -> None:
     error = LaunchError(ATTACK, hint=ATTACK)
     error.logs, error.reason = {"alpha": [ATTACK, f"\x1b[31m{ATTACK}"]}, Reason("alpha", ATTACK, 1)
     failed_logs.keep(tmp_path / "failed", [error])
@@ -253,8 +253,8 @@ def test_files_that_commands_write_have_no_hidden_characters(tmp_path) -> None:
         assert "\x1b" not in text
 
 
-def test_a_node_that_floods_events_has_to_wait() -> None:
-    """They are read by one thread, and each is a megabyte."""
+def test_a_node_that_floods_events_is_throttled() -> None:
+    """They are read by one thread, and each has a megabyte."""
     flood = FakeHost("alpha").program("watch", [{"rank": "r", "lines": ["x"]}] * 5000)
     with Watching(Fleet({"alpha": flood}), {"alpha": {"follow": True}}) as watching:
         time.sleep(0.3)
@@ -274,8 +274,8 @@ def writers(module: Path) -> Iterator[str]:
                 yield ast.unparse(node)
 
 
-def test_everything_is_written_by_one_function() -> None:
-    """Beside programs for nodes and the lab's own builds: static texts, which need no import, and the live display."""
+def test_all_output_is_written_by_one_function() -> None:
+    """Except programs for nodes and the lab's own builds: static texts without imports, and the live display."""
     package = Path(sparkcluster.__file__).parent
     rooms = [path for path in package.rglob("*.py") if path.relative_to(package).parts[0] not in {"node", "lab"}]
     found = [f"{path.relative_to(package)}: {call}" for path in sorted(rooms) for call in writers(path)]

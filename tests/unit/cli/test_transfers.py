@@ -1,4 +1,4 @@
-"""What is shown of transfers: rows within 80 columns, lines in a pipe, JSON lines."""
+"""Progress of transfers: rows within 80 columns, lines in a pipe, JSON lines."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def drawn(*transfers_with_rates, width):
     return [line.rstrip() for line in console.file.getvalue().splitlines()]
 
 
-def test_rows_are_aligned_and_cut_to_the_width():
+def test_rows_are_aligned_and_truncated_to_the_width():
     moves = (
         (moving("spark-0002", "spark-0001"), 1.21 * GB),
         (moving("spark-0003", "spark-0002", 9.7, medium="wifi", encrypted=True), 9.6e7),
@@ -49,7 +49,7 @@ def test_rows_are_aligned_and_cut_to_the_width():
     assert all(line.endswith("…") for line in narrow[:4])  # from whom it comes
 
 
-def test_a_rate_is_that_of_the_last_ten_seconds_and_falls_to_nothing():
+def test_a_rate_covers_the_last_ten_seconds_and_drops_to_zero():
     rates = transfers.Rates()
     assert rates.add(moving("b", "a", 5.0), 0.0) is None  # of an earlier run
     for second in range(1, 31):
@@ -63,7 +63,7 @@ def test_a_rate_is_that_of_the_last_ten_seconds_and_falls_to_nothing():
     assert rates.add(moving("b", "a", 1.0), 45.0) is None  # a file starts over: not a negative rate
 
 
-def test_a_pipe_gets_a_line_for_each_step_and_for_what_lasts():
+def test_a_pipe_gets_a_line_per_step_and_per_long_wait():
     now, stream = [100.0], io.StringIO()
     lines = progress.Lines(stream, clock=lambda: now[0])
 
@@ -101,7 +101,7 @@ def test_a_pipe_gets_a_line_for_each_step_and_for_what_lasts():
     ]
 
 
-def test_json_lines_are_as_documented():
+def test_json_lines_match_the_documentation():
     stream, now = io.StringIO(), [100.0]
     lines = progress.JsonLines(stream, clock=lambda: now[0])
     for transfer in (moving("b", "a"), moving("b", None), moving("b", "c", 63.4, state="complete")):
@@ -118,7 +118,7 @@ def test_json_lines_are_as_documented():
         json_schemas.validate("event", document)
 
 
-def test_a_terminal_shows_rows_and_nothing_that_controls_it(monkeypatch):
+def test_a_terminal_shows_rows_without_control_characters(monkeypatch):
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "80")
     screen = progress.Screen(stream := Terminal())

@@ -1,4 +1,4 @@
-"""No node can be reached: every command says so of every node, and none crashes."""
+"""If no node is reachable, every command reports each node, and none crashes."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ def inventory(tmp_path: Path) -> str:
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_it_exits_with_1_and_names_the_problem(command, inventory, capsys):
+def test_an_unreachable_node_exits_1_and_names_the_problem(command, inventory, capsys):
     assert guarded([command, inventory, *(["hello"] if command == "ask" else [])]) == 1
     said = "".join(capsys.readouterr())
     assert "internal" not in said
     assert "does not resolve" in said or "connection refused" in said
     assert "Traceback" not in said
-    # What serves may be where nobody could ask, so that starting it is no advice.
+    # A release may be running on unreachable nodes, so a start is not advised.
     assert f"sparkcluster up {inventory}" not in said
 
 
@@ -75,7 +75,7 @@ def test_a_list_from_some_of_the_nodes_is_shown_and_exits_with_1(command, flag, 
     assert f"{command} failed on two" in "".join(capsys.readouterr())
 
 
-def test_all_nodes_are_examined(inventory, capsys):
+def test_all_nodes_are_checked(inventory, capsys):
     assert guarded(["up", inventory, "--json"]) == 1
     document = json.loads(capsys.readouterr().out)
     errors = [finding for finding in document["findings"] if finding["severity"] == "error"]

@@ -1,4 +1,4 @@
-"""What ``up`` says at its end: where it answers, and what can be pasted."""
+"""The end of the output of ``up``: the endpoint, and commands to paste."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def shown(cluster, monkeypatch, capsys):
     return show
 
 
-def test_what_serves_is_said_first_then_what_to_type(shown):
+def test_the_endpoint_is_shown_first_then_the_next_command(shown):
     lines = shown(api={"host": "management", "key": {"file": "~/k"}})
     assert lines == [
         "atlas is up   http://10.0.0.7:8000/v1   Qwen/Qwen3-8B   release 3, 66.5 s",
@@ -42,11 +42,11 @@ def test_what_serves_is_said_first_then_what_to_type(shown):
     ]
 
 
-def test_what_listens_on_loopback_is_reached_by_a_tunnel(shown):
+def test_an_endpoint_on_loopback_is_reached_by_a_tunnel(shown):
     assert shown()[1] == "  tunnel    ssh -N -L 8000:127.0.0.1:8000 192.168.1.11"
 
 
-def test_groups_are_named_where_there_are_several(shown):
+def test_groups_are_named_if_there_are_several(shown):
     groups = [{"name": name, "nodes": [name], "endpoint": f"http://{name}:8000/v1"} for name in ("east", "west")]
     lines = shown(DOCUMENT | {"changed": False, "groups": groups}, api={"host": "interconnect"})
     assert lines[:3] == [
@@ -56,7 +56,7 @@ def test_groups_are_named_where_there_are_several(shown):
     ]
 
 
-def test_what_is_on_demand_says_how_it_is_loaded(shown):
+def test_a_model_on_demand_shows_how_it_is_loaded(shown):
     lines = shown(DOCUMENT | {"state": "on demand"}, "m", api={"host": "management"})
     assert lines[0].startswith("atlas is on demand   http://10.0.0.7:8000/v1")
     assert lines[1] == "  load      sparkcluster load 'my desk.yaml' m"

@@ -1,4 +1,4 @@
-"""``upgrade --dry-run``: what would change, move, and for how long nothing would answer, in six lines."""
+"""``upgrade --dry-run``: changes, copied bytes and downtime in six lines."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ARGS = {"max-model-len": 131072, "block-size": 32, "max-num-seqs": 8, "async-sch
 
 @pytest.fixture
 def dry_run(world, monkeypatch, capsys):
-    """``dry_run(playbook)``: what is shown where a model serves that took 5 s to start, and this would."""
+    """``dry_run(playbook)``: output while a model serves that took 5 s to start, with ``playbook`` to be served."""
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
 
     def run(playbook, *, weights=True):
@@ -36,7 +36,7 @@ def dry_run(world, monkeypatch, capsys):
     return run
 
 
-def test_a_model_that_was_never_started_here_has_its_recorded_size_and_no_gap_of_another_model(dry_run):
+def test_a_model_without_a_previous_start_uses_its_recorded_size_and_no_duration_of_another(dry_run):
     out, err = dry_run(
         {
             "name": "oss",
@@ -55,7 +55,7 @@ def test_a_model_that_was_never_started_here_has_its_recorded_size_and_no_gap_of
     assert "next: sparkcluster upgrade mine.yaml" in err
 
 
-def test_the_same_model_takes_about_what_its_last_start_took(dry_run):
+def test_the_estimated_duration_is_that_of_the_models_last_start(dry_run):
     out, _ = dry_run({"args": {"max-model-len": 2048}})
     assert out == [
         "release 3 serves Qwen/Qwen3-8B; this would restart it",

@@ -1,4 +1,4 @@
-"""A group's API: where it is, one streamed completion of it, and whether the answer is one."""
+"""A group's API: its address, a streamed completion, and the check of the answer."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ def plan(*engine, secrets=(), env_file=None):
         (("vllm", "serve", "m", "--host", "192.168.177.11"), "http://192.168.177.11:8000/v1"),
     ],
 )
-def test_the_head_reaches_its_api_where_it_listens(engine, url):
+def test_the_head_queries_its_api_at_its_listening_address(engine, url):
     assert endpoints(plan(*engine), "vllm") == {"g0": Endpoint("g0", "alpha", url, "m", None)}
 
 
-def test_the_key_file_is_that_of_the_head_where_the_api_has_a_key():
+def test_the_key_file_is_the_heads_if_the_api_has_a_key():
     assert endpoints(plan("vllm", env_file="/r/secrets.env"), "vllm")["g0"].key_file is None
     keyed = plan("vllm", env_file="/r/secrets.env", secrets=["VLLM_API_KEY"])
     assert endpoints(keyed, "vllm")["g0"].key_file == "/r/secrets.env"
@@ -68,14 +68,14 @@ def test_the_key_file_is_that_of_the_head_where_the_api_has_a_key():
         ([7], False, "malformed", ""),
     ],
 )
-def test_life_is_the_first_token_of_any_field(lines, ttft, problem, text):
+def test_the_first_token_in_any_field_is_a_sign_of_life(lines, ttft, problem, text):
     host = FakeHost("alpha").program("ask", lambda _: lines)
     reply = ask(host, AT, Verify(), limit_s=5)
     assert (reply.ttft_s is not None, reply.problem, reply.text) == (ttft, problem, text)
 
 
 @pytest.mark.parametrize("error", [CommandTimeout("no output for 30 s"), HostLost("gone")])
-def test_a_node_that_cannot_be_asked_is_a_reply_too(error):
+def test_a_node_that_cannot_be_queried_gives_a_reply_too(error):
     def fail(_request):
         raise error
 
@@ -83,8 +83,8 @@ def test_a_node_that_cannot_be_asked_is_a_reply_too(error):
     assert (reply.problem, reply.message) == ("unreachable", error.message)
 
 
-def test_an_engine_that_never_stops_answering_is_no_silent_connection(monkeypatch):
-    """Else the question would be asked again, and a node could keep up waiting for hours."""
+def test_an_engine_with_an_endless_answer_is_not_a_silent_connection(monkeypatch):
+    """Otherwise the request would be repeated, and a node could delay up for hours."""
     limits = []
 
     class Endless(FakeStream):
@@ -103,7 +103,7 @@ def test_an_engine_that_never_stops_answering_is_no_silent_connection(monkeypatc
     assert limits == [900 + 180 + 2048 + endpoint_ask.SLACK_S]
 
 
-def test_speed_is_that_of_decoding_and_unknown_where_the_answer_came_in_one_piece():
+def test_speed_is_decoding_speed_and_unknown_for_an_answer_in_one_piece():
     at_once = {**DONE, "total_s": 0.2}
     for done, speed in ((DONE, 20.0), (at_once, None)):
         reply = ask(FakeHost("alpha").program("ask", {"done": done}), AT, Verify())
@@ -122,13 +122,13 @@ def test_speed_is_that_of_decoding_and_unknown_where_the_answer_came_in_one_piec
         ("204" * 16, "garbage"),
     ],
 )
-def test_an_answer_is_judged_by_what_it_says(text, wrong):
+def test_answers_are_judged_by_their_content(text, wrong):
     found = judge_content(said(text), Verify(expect="204"))
     assert found is None if wrong is None else wrong in found
 
 
-def test_reasoning_alone_is_life_and_no_answer():
-    """A small limit of tokens leaves ``content: null``, which passed as an answer where the reasoning had the number."""
+def test_reasoning_alone_is_a_sign_of_life_and_not_an_answer():
+    """A small token limit leaves ``content: null``, which passed as an answer if the reasoning had the number."""
     thought = {**DONE, "content": "", "reasoning": "17 times 12 makes 204, so", "finish_reason": "length"}
     reply = ask(
         FakeHost("alpha").program("ask", [{"reasoning": thought["reasoning"]}, {"done": thought}]), AT, Verify()
@@ -155,7 +155,7 @@ def call(name="get_weather", arguments='{"city": "Paris"}'):
         (call(arguments="[" * 60_000), "not what the tool takes"),
     ],
 )
-def test_a_tool_call_is_one_of_the_offered_tool_with_its_arguments(done, wrong):
+def test_a_tool_call_names_an_offered_tool_with_its_arguments(done, wrong):
     found = judge_tools(Done.model_validate(done))
     assert (found is None) if wrong is None else (wrong in found)
     assert len(found or "") < 300
@@ -170,12 +170,12 @@ def test_a_tool_call_is_one_of_the_offered_tool_with_its_arguments(done, wrong):
         ({"content": "12 * 17 is 204.</think>204", "reasoning": "x"}, "is part of the answer"),
     ],
 )
-def test_reasoning_is_apart_from_the_answer(done, wrong):
+def test_reasoning_is_separate_from_the_answer(done, wrong):
     found = judge_reasoning(Done.model_validate(done))
     assert (found is None) if wrong is None else (wrong in found)
 
 
-def test_tools_are_offered_where_they_are_asked_for_and_nowhere_else():
+def test_tools_are_offered_only_if_the_playbook_tests_them():
     asked = []
     host = FakeHost("alpha").program("ask", lambda request: asked.append(request) or [{"done": DONE}])
     ask(host, AT, Verify())
@@ -184,14 +184,14 @@ def test_tools_are_offered_where_they_are_asked_for_and_nowhere_else():
     assert reply.problem is None
 
 
-def test_an_expression_that_takes_years_is_an_error_after_two_seconds_of_processor_time():
-    """A playbook or the record of a node may have it; a search stops all threads, Ctrl-C included."""
+def test_an_exponential_expression_is_an_error_after_two_seconds_of_cpu_time():
+    """A playbook or the record of a node may contain it; a search blocks all threads, including Ctrl-C."""
     found = judge_content(said(f"It is {'a' * 40}!"), Verify(expect="(a+)+$"))
     assert found == "searching for verify.expect takes more than 2 s or too much memory: '(a+)+$'"
 
 
-def test_what_an_expression_takes_in_memory_is_limited():
-    """It takes 1.7 GiB within the two seconds where nothing limits it."""
+def test_the_memory_of_an_expression_is_limited():
+    """Without the limit it takes 1.7 GiB within two seconds."""
     program = (
         "import resource; from sparkcluster.endpoint.judge import judge_content; "
         "from sparkcluster.facts.running import Reply; from sparkcluster.spec.playbook import Verify; "
@@ -218,7 +218,7 @@ ASKED = Reply("default", "alpha", limit_s=180)
     ("context", "limit_s"),
     [(1024, 60), (4096, 60), (12_000, 60), (32_768, 163.84), (262_144, 1310.72), (None, 1310.72)],
 )
-def test_a_prompt_as_long_as_the_context_may_prefill_in_silence(context, limit_s):
+def test_a_prompt_of_full_context_may_prefill_without_progress(context, limit_s):
     assert stall_limit_s(context) == pytest.approx(limit_s)
 
 
@@ -237,7 +237,7 @@ def test_a_prompt_as_long_as_the_context_may_prefill_in_silence(context, limit_s
         ([], {"problem": "lost"}, False),
     ],
 )
-def test_dead_is_a_rank_gone_an_engine_that_says_so_or_no_movement_for_longer_than_a_prefill(gone, reply, is_dead):
+def test_dead_means_a_missing_rank_a_reported_death_or_no_progress_for_longer_than_a_prefill(gone, reply, is_dead):
     found = dead(gone, None if reply is None else dataclasses.replace(ASKED, **reply))
     assert (found is not None) is is_dead
 
@@ -252,11 +252,11 @@ def test_dead_is_a_rank_gone_an_engine_that_says_so_or_no_movement_for_longer_th
         ({}, False),
     ],
 )
-def test_busy_is_an_engine_that_was_seen_working(reply, is_busy):
+def test_an_engine_seen_working_is_busy(reply, is_busy):
     assert busy(dataclasses.replace(ASKED, **reply)) is is_busy
 
 
-def test_movement_is_any_counter_that_changes_and_silence_of_the_metrics_is_none():
+def test_progress_is_any_changing_counter_and_missing_metrics_are_not_a_standstill():
     movement = Movement()
     assert movement.stalled_s(1) is None
     movement.feed(1, {})
@@ -274,7 +274,7 @@ def test_movement_is_any_counter_that_changes_and_silence_of_the_metrics_is_none
 @pytest.mark.parametrize(
     ("before", "after", "is_dead"), [(7, 7, True), (7, 9, False), (None, 7, True), (7, None, True)]
 )
-def test_an_engine_that_answers_others_between_two_errors_is_not_dead(before, after, is_dead):
+def test_an_engine_that_answers_between_two_errors_is_not_dead(before, after, is_dead):
     def answer(_request):
         generated = answers.pop(0)
         counted = [{"counters": {} if generated is None else {"generated": generated}, "context": None}]
@@ -287,7 +287,7 @@ def test_an_engine_that_answers_others_between_two_errors_is_not_dead(before, af
 
 
 class Clocked(FakeStream):
-    """An ask program that tells counters every 2 s of a clock of the test's."""
+    """An ask program that reports counters every 2 s of the test's clock."""
 
     def __init__(self, counted, clock):
         super().__init__(Result(0, b"", b""))
@@ -304,9 +304,7 @@ class Clocked(FakeStream):
     ("counted", "waited_s", "stalled_s"),
     [([*range(1000)], 30, 0), ([7] * 1000, 82, 80), ([*[7] * 25, *range(1000)], 52, 0)],
 )
-def test_an_engine_that_does_not_move_is_waited_for_until_it_moves_or_counts_as_dead(
-    monkeypatch, counted, waited_s, stalled_s
-):
+def test_a_stalled_engine_is_waited_for_until_it_continues_or_counts_as_dead(monkeypatch, counted, waited_s, stalled_s):
     clock = [0.0]
     monkeypatch.setattr("sparkcluster.endpoint.ask.time", type("T", (), {"monotonic": lambda: clock[0]}))
     host = FakeHost("alpha")

@@ -1,4 +1,4 @@
-"""Every failure that the field knows is named by its own words, and its root before what follows from it."""
+"""Every known failure is recognized by its log line, and the root cause precedes its consequences."""
 
 import json
 from pathlib import Path
@@ -15,7 +15,7 @@ NOISE = ["INFO 11-21 03:28:04 [model.py:733] Resolved architecture: LlamaForCaus
 
 
 @pytest.mark.parametrize("case", CASES, ids=[case["name"] for case in CASES])
-def test_a_recorded_failure_is_named(case: dict[str, Any]) -> None:
+def test_a_recorded_failure_is_recognized(case: dict[str, Any]) -> None:
     found = cause(ENGINE, [*NOISE, *case["lines"], *NOISE], case["exit_code"])
     assert found is not None
     assert case["summary"] in found.summary
@@ -26,7 +26,7 @@ def test_a_recorded_failure_is_named(case: dict[str, Any]) -> None:
 
 
 def test_every_signature_has_a_recorded_line() -> None:
-    """A signature that no recorded line shows may match nothing at all."""
+    """A signature without a recorded line may match nothing at all."""
     shown = set()
     for case in CASES:
         for signature in SIGNATURES:
@@ -45,7 +45,7 @@ def test_every_signature_has_a_recorded_line() -> None:
         ("torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:77, remote process exited", "NCCL"),
     ],
 )
-def test_lines_of_which_only_the_form_is_known(line: str, summary: str) -> None:
+def test_lines_with_a_known_form_only(line: str, summary: str) -> None:
     found = cause(ENGINE, [line], 1)
     assert found is not None
     assert summary in found.summary
@@ -56,7 +56,7 @@ def test_a_healthy_log_has_no_cause() -> None:
     assert cause(ENGINE, log.splitlines(), None) is None
 
 
-def test_the_kernels_verdict_outweighs_the_log() -> None:
+def test_the_kernels_out_of_memory_report_precedes_the_log() -> None:
     found = cause(ENGINE, ["OSError: [Errno 28] No space left on device"], 137, oom_killed=True)
     assert found is not None
     assert "kernel killed it" in found.summary

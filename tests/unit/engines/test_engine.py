@@ -1,4 +1,4 @@
-"""An engine's directory provides what the interface declares, under the same names."""
+"""An engine's directory provides the members that the interface declares, under the same names."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ IMPORTED = [
 
 
 @pytest.mark.parametrize(("name", "member"), IMPORTED)
-def test_an_imported_member_takes_what_the_interface_passes(name, member):
+def test_an_imported_member_takes_the_arguments_of_the_interface(name, member):
     declared, found = getattr(Engine, member), getattr(engines.engine(name), member)
     if not inspect.isfunction(declared):
         assert found
@@ -31,22 +31,22 @@ def test_an_imported_member_takes_what_the_interface_passes(name, member):
     inspect.signature(found).bind(*[None] * (len(declared_parameters) - len(keywords)), **keywords)
 
 
-def test_importers_have_all_that_import_needs():
+def test_importers_define_all_required_members():
     importers = [importer for name in engines.names() if (importer := engines.engine(name).importer) is not None]
     expected = {name for name in vars(Importer) if not name.startswith("_")} | set(Importer.__annotations__)
     assert importers
     assert all(hasattr(importer, name) for importer in importers for name in expected)
 
 
-def test_names_are_read_without_importing_the_engines():
+def test_engine_names_are_read_without_importing_the_engines():
     assert [engines.engine(name).name for name in engines.names()] == engines.names()
 
 
 @pytest.mark.parametrize(
     "path", [*map(str, (ROOT / "sparkcluster/engines").glob("*/node.py")), "tests/data/engines/canned/node.py"]
 )
-def test_what_replaces_the_engine_on_nodes_has_all_of_its_names(path):
-    """Where one is missing, no image can be read, which looks as if there were none."""
+def test_an_engine_module_for_nodes_defines_all_required_names(path):
+    """If one is missing, no image can be read, which looks as if there were none."""
     own, declared = (runpy.run_path(str(ROOT / each)) for each in (path, "sparkcluster/node/engine.py"))
     assert {name for name, member in declared.items() if name.isupper() or inspect.isfunction(member)} <= own.keys()
 
@@ -56,7 +56,7 @@ NAMES = {*engines.names(), "llama", "sglang", "trtllm", "tensorrt-llm", "canned"
 
 
 def compared(path: Path) -> list[str]:
-    """The comparisons in a module with the name of an engine: ==, in, match; and a table that has one for a key."""
+    """Comparisons with the name of an engine in a module: ==, in, match; and dictionaries keyed by one."""
     found = []
     for node in ast.walk(ast.parse(path.read_text())):
         parts = [node] if isinstance(node, ast.Compare | ast.MatchValue) else []
@@ -66,8 +66,8 @@ def compared(path: Path) -> list[str]:
     return found
 
 
-def test_no_module_outside_of_engines_and_lab_compares_with_the_name_of_an_engine(tmp_path):
-    """What differs between engines is a member of the interface."""
+def test_no_module_outside_of_engines_and_lab_compares_an_engine_name(tmp_path):
+    """Differences between engines are members of the interface."""
     package = ROOT / "sparkcluster"
     rooms = [path for path in package.rglob("*.py") if path.relative_to(package).parts[0] not in {"engines", "lab"}]
     assert not [each for path in rooms for each in compared(path)]

@@ -17,7 +17,7 @@ ADDRESSES = {"alpha": "192.168.177.11", "beta": "192.168.177.12"}
 
 
 @pytest.mark.parametrize("case", CASES, ids=[case["name"] for case in CASES])
-def test_the_cause_comes_before_what_follows_from_it_on_whichever_node(case: dict[str, Any]) -> None:
+def test_the_cause_precedes_its_consequences_on_any_node(case: dict[str, Any]) -> None:
     found = first_failure(ENGINE, [RankEnd(address=ADDRESSES[rank["node"]], **rank) for rank in case["ranks"]])
     assert (found.node, found.reporter) == (case["node"], case["reporter"])
     assert found.cause is not None
@@ -26,14 +26,14 @@ def test_the_cause_comes_before_what_follows_from_it_on_whichever_node(case: dic
     assert bool(case["line"]) == bool(found.cause.line)
 
 
-def test_without_any_cause_the_first_that_ended_is_named() -> None:
+def test_without_a_cause_the_rank_that_exited_first_is_named() -> None:
     ranks = [RankEnd("alpha", "a", ["x"], ended_at=2, exit_code=42), RankEnd("beta", "b", [], ended_at=1, exit_code=42)]
     found = first_failure(ENGINE, ranks)
     assert (found.node, found.cause) == ("beta", None)
 
 
 def test_an_engine_that_sent_sigkill_to_itself_was_not_killed() -> None:
-    """SGLang does on every error (kill_process_tree), and a node whose scheduler was killed exits with 0."""
+    """SGLang does so on every error (kill_process_tree), and a node whose scheduler was killed exits with 0."""
     lost = "RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:535] Connection closed by peer [{}]:29501"
     head = [
         lost.format(ADDRESSES["beta"]),

@@ -1,4 +1,4 @@
-"""llama.cpp: one GGUF is chosen, judged by its header, and served by one command; nothing else is said of it."""
+"""llama.cpp: one GGUF is chosen, checked by its header, and served by one command."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def llama(**changes) -> Source:
     return Source("m", config, size_bytes=5_000_000_000)
 
 
-def test_the_command_names_the_file_the_api_and_the_arguments():
+def test_the_command_has_the_file_the_api_and_the_arguments():
     args = {"ctx-size": 8192, "flash-attn": True, "jinja": True, "ui": False, "tensor-split": [1, 2]}
     args |= {"samplers": ["top_k", "temperature"], "swa-full": False, "no-host": True}
     group = Group.__new__(Group)
@@ -68,7 +68,7 @@ def test_the_command_names_the_file_the_api_and_the_arguments():
     ]  # fmt: skip
 
 
-def test_a_process_finds_the_file_where_a_container_has_a_link(tmp_path):
+def test_a_process_uses_the_file_and_a_container_the_link(tmp_path):
     words = ["llama-server", "--model", f"/sparkcluster/model/{FILE}", "--alias", "m"]
     document = {"engine": words, "runtime": "process", "model": {"path": str(tmp_path)}}
     assert prepare.located(document, {}) == [*words[:2], f"{tmp_path}/{FILE}", *words[3:]]
@@ -80,14 +80,14 @@ def linted(text: str) -> list[str]:
     return [f"{each}; {each.hint}" for each in check(playbook(**document.data), document)]
 
 
-def test_an_argument_is_refused_only_if_it_sets_what_another_key_does():
+def test_an_argument_is_refused_only_if_another_key_sets_the_same():
     assert not linted("args: {mmproj: /sparkcluster/model/mmproj-m.gguf, no-host: true, no-mmproj: true}")
     problems = linted("args: {mmproj-url: u, host: 0.0.0.0, no-model: true, nkvo: true}")
     assert len(problems) == 4
     assert "kv-offload: false" in problems[3]
 
 
-def test_arguments_of_another_engine_are_errors_with_what_to_write(tmp_path):
+def test_arguments_of_another_engine_are_errors_with_the_replacement(tmp_path):
     path = tmp_path / "m.yaml"
     args = (
         "{max-model-len: 8192, gpu-memory-utilization: 0.8, max-num-seqs: 4, served-model-name: n, threads: 2, new: 1}"
@@ -105,7 +105,7 @@ def test_arguments_of_another_engine_are_errors_with_what_to_write(tmp_path):
 
 
 def test_a_key_with_a_comma_is_refused(tmp_path, monkeypatch):
-    """llama-server would take it for two keys, each of which opens the API."""
+    """llama-server would read it as two keys, each of which opens the API."""
     (tmp_path / "m.yaml").write_text("name: m\nengine: llama.cpp\nimage: i:1\nmodel: {id: org/m, file: m.gguf}\n")
     inventory = tmp_path / "inventory.yaml"
     inventory.write_text("cluster: m\nnodes: [{host: spark}]\nplaybook: ./m.yaml\napi: {key: {env: LAB_KEY}}\n")
@@ -114,7 +114,7 @@ def test_a_key_with_a_comma_is_refused(tmp_path, monkeypatch):
         secrets.api_key(load(inventory))
 
 
-def test_of_a_split_file_another_part_than_the_first_is_refused():
+def test_only_the_first_part_of_a_split_file_is_accepted():
     (problem,) = linted("model:\n  id: org/m\n  file: m-00002-of-00003.gguf")
     assert problem.startswith("m.yaml:3:")
     assert "m-00001-of-00003.gguf" in problem
@@ -138,7 +138,7 @@ def test_the_version_is_the_number_of_the_build(tmp_path, printed, version):
     assert done.stdout.strip() == version
 
 
-def test_two_sparks_are_refused_with_the_reason():
+def test_two_sparks_are_refused_with_a_reason():
     with pytest.raises(PlanError, match="no authentication"):
         parallel.executor(playbook(), None, nodes=2, bring_ray=True)
     with pytest.raises(UsageError, match="one Spark"):
@@ -150,7 +150,7 @@ def test_all_parts_of_the_file_are_chosen_and_nothing_else():
     assert gguf.series(FILE) == [f"Q4/m-Q4_K_M-0000{part}-of-00003.gguf" for part in (1, 2, 3)]
 
 
-def test_the_header_says_what_the_model_is_and_how_long_the_file_is(tmp_path):
+def test_the_header_describes_the_model_and_the_length_of_the_file(tmp_path):
     path = tmp_path / "m.gguf"
     path.write_bytes(tiny_gguf())
     config, size = gguf.read(io.BytesIO(path.read_bytes()))
@@ -160,7 +160,7 @@ def test_the_header_says_what_the_model_is_and_how_long_the_file_is(tmp_path):
 
 
 @pytest.mark.parametrize("cut", [0, 3, 20, 900, 6000])
-def test_a_header_that_is_cut_off_or_wrong_is_no_model(tmp_path, cut):
+def test_a_truncated_or_invalid_header_is_not_a_model(tmp_path, cut):
     (tmp_path / "m.gguf").write_bytes(tiny_gguf()[:cut])
     with pytest.raises(UsageError, match=r"m\.gguf"):
         from_path(tmp_path, "m.gguf")
@@ -173,8 +173,8 @@ def header(keys: bytes, count: int) -> bytes:
     return b"GGUF" + struct.pack("<IQQ", 3, 0, count) + keys
 
 
-def test_a_header_that_is_too_large_is_not_kept():
-    """Each of the lists is one that is kept; together they are more than a node may answer."""
+def test_an_oversized_header_is_not_cached():
+    """Each list alone is accepted; together they exceed the limit of a node's answer."""
     keys = [struct.pack("<Q4sIIQ", 4, b"%04d" % at, 9, 0, 1024) + bytes(1024) for at in range(1024)]
     config, _ = gguf.read(io.BytesIO(header(b"".join(keys), 1024)))
     assert sum(len(each) for each in config.values() if isinstance(each, list)) == 65536
@@ -183,7 +183,7 @@ def test_a_header_that_is_too_large_is_not_kept():
 
 
 @pytest.mark.parametrize("layers", [0, 4097, 2**63])
-def test_a_number_of_layers_that_no_model_has_is_refused(layers):
+def test_an_impossible_number_of_layers_is_refused(layers):
     with pytest.raises(UsageError, match="number of layers"):
         ENGINE.forecast(playbook(), llama(block_count=layers), spark())
 
@@ -198,7 +198,7 @@ def test_a_number_of_layers_that_no_model_has_is_refused(layers):
         (None, "m-00001-of-00002.gguf", ["m-00001-of-00002.gguf", "m-00002-of-00002.gguf"], []),
     ],
 )
-def test_a_node_tells_whether_the_file_is_whole_without_config_or_tokenizer(tmp_path, size, file, missing, truncated):
+def test_a_node_reports_a_complete_file_without_config_or_tokenizer(tmp_path, size, file, missing, truncated):
     data = tiny_gguf()
     (tmp_path / "m.gguf").write_bytes(data[:size])
     model = {"path": str(tmp_path), "file": file, "choice": {"include": ["*"], "format": "gguf"}}
@@ -226,23 +226,23 @@ def test_a_node_tells_whether_the_file_is_whole_without_config_or_tokenizer(tmp_
         ({"ctx-size": 8192}, {"attention.head_count_kv": [8, 8, *[0] * 30]}, 8192 * 8192),
     ],
 )
-def test_the_kv_cache_is_that_of_all_requests_at_once(args, keys, cache):
+def test_the_kv_cache_covers_all_concurrent_requests(args, keys, cache):
     found = ENGINE.forecast(playbook(args=args), llama(**keys), spark())
     assert found["kv_cache"]["bytes"] == cache
     assert found["memory"]["weights_bytes"] == 5_000_000_000
     assert found["fits"]
 
 
-def test_the_kv_cache_is_as_large_as_a_server_said():
-    """Of gpt-oss 120B, with and without a window (https://github.com/ollama/ollama/issues/16480)."""
+def test_the_kv_cache_matches_a_servers_log():
+    """gpt-oss 120B, with and without a window (https://github.com/ollama/ollama/issues/16480)."""
     served = playbook(args={"ctx-size": 262144, "parallel": 2, "ubatch-size": 1024})
     found = ENGINE.forecast(served, shipped.recorded("ggml-org/gpt-oss-120b-GGUF"), spark())
     assert found["kv_cache"]["bytes"] == (9216 + 90) << 20
     assert found["context"] == 131072
 
 
-def test_requests_share_more_than_the_model_was_trained_with():
-    """llama-server gives each no more than that."""
+def test_concurrent_requests_may_together_exceed_the_trained_context():
+    """llama-server gives each request no more."""
     found = ENGINE.forecast(playbook(args={"ctx-size": 262144}), llama(), spark())
     assert (found["fits"], found["context"], found["kv_cache"]["tokens"]) == (True, 131072, 262144)
 
@@ -250,21 +250,21 @@ def test_requests_share_more_than_the_model_was_trained_with():
 @pytest.mark.parametrize(
     ("args", "keys", "grown", "part"),
     [
-        # a copy of 640 tokens in 16 layers for each 8,192 tokens, and one for each of 4 requests
+        # a copy of 640 tokens in 16 layers per 8,192 tokens, and another per each of 4 requests
         ({}, {"attention.sliding_window": 128}, 20 * 640 * 65536, "engine_host_bytes"),
         ({"ctx-checkpoints": 0}, {"attention.sliding_window": 128}, 0, "engine_host_bytes"),
         # 32 heads' scores of 512 tokens
         ({"flash-attn": False}, {}, 4 * 32 * 512 * 131072, "runtime_bytes"),
     ],
 )
-def test_what_grows_with_the_context_beside_its_cache_is_counted(args, keys, grown, part):
+def test_buffers_that_grow_with_the_context_are_counted(args, keys, grown, part):
     keys |= {"attention.sliding_window_pattern": 2}
     plain_one = ENGINE.forecast(playbook(args={"ctx-size": 131072}), llama(), spark())
     found = ENGINE.forecast(playbook(args={"ctx-size": 131072, **args}), llama(**keys), spark())
     assert found["memory"][part] - plain_one["memory"][part] == grown
 
 
-def test_what_has_no_limit_or_does_not_start_does_not_fit():
+def test_a_file_without_context_limit_or_with_too_little_memory_does_not_fit():
     assert ENGINE.forecast(playbook(args={"ctx-size": 8192, "cache-ram": -1}), llama(), spark())["fits"] is None
     args = {"ctx-size": 8192, "cache-type-v": "q8_0", "flash-attn": False}
     assert ENGINE.forecast(playbook(args=args), llama(), spark())["problems"] == [
@@ -272,7 +272,7 @@ def test_what_has_no_limit_or_does_not_start_does_not_fit():
     ]
 
 
-def test_a_projector_that_is_staged_with_the_model_is_counted(tmp_path):
+def test_a_staged_projector_is_counted(tmp_path):
     (tmp_path / "m.gguf").write_bytes(tiny_gguf())
     (tmp_path / "mmproj-m.gguf").write_bytes(bytes(1_000_000))
     model = {"path": str(tmp_path), "file": "m.gguf"}
@@ -285,7 +285,7 @@ def test_a_projector_that_is_staged_with_the_model_is_counted(tmp_path):
     assert [len(each["not_counted"]) for each in found] == [1, 0]
 
 
-def test_what_does_not_fit_says_what_to_change():
+def test_a_model_that_does_not_fit_names_the_setting_to_change():
     model = llama(context_length=2_000_000)
     found = ENGINE.forecast(playbook(args={"ctx-size": 1_000_000}), model, spark())
     assert found["fits"] is False
@@ -300,7 +300,7 @@ def test_requests_share_the_context():
     assert ENGINE.api_features(playbook(args={"ctx-size": 8192})).context == 8192
 
 
-def test_a_request_has_no_more_tokens_than_a_recorded_model_was_trained_with():
+def test_a_request_is_limited_to_the_trained_context_of_a_recorded_model():
     model = {"id": "ggml-org/gpt-oss-120b-GGUF", "file": "m.gguf"}
     assert ENGINE.api_features(playbook(model=model, args={"ctx-size": 262144})).context == 131072
 
@@ -313,8 +313,8 @@ LOG = """
 """.strip().splitlines()
 
 
-def test_its_log_shows_how_far_it_is():
-    """Measured with b11549; older builds say that the server is listening."""
+def test_llama_cpp_logs_show_progress():
+    """Measured with b11549; older builds log that the server is listening."""
     found = [phase.phase(line, ENGINE) for line in LOG]
     assert [each.kind for each in found] == ["engine", "weights", "kv-cache", "api-ready"]
     assert phase.phase("main: server is listening on http://0.0.0.0:8008 - starting the main loop", ENGINE) == found[3]
@@ -332,7 +332,7 @@ def test_its_log_shows_how_far_it_is():
         ("E llama_model_load: error loading model: error loading model vocabulary: no merges", "vocabulary: no merges"),
     ],
 )  # fmt: skip
-def test_its_errors_have_a_cause(line, said):
+def test_llama_cpp_errors_have_a_cause(line, said):
     """Measured with b11549."""
     lines = plain([line, "E srv          init: exiting due to model loading error"])
     cause = next(filter(None, (signature.match(lines) for signature in ENGINE.signatures)))
@@ -340,7 +340,7 @@ def test_its_errors_have_a_cause(line, said):
 
 
 def test_a_command_becomes_a_playbook_with_its_file():
-    """As owners type it, with the file that ``-hf`` leaves open."""
+    """As owners type it, with the file that ``-hf`` does not name."""
     text = (
         "llama-server -hf ggml-org/gpt-oss-120b-GGUF -hff m.gguf --port 9931 -c 131072 -ngl 99 --jinja -fa on --no-mmap"
     )
@@ -357,7 +357,7 @@ def test_a_command_becomes_a_playbook_with_its_file():
     assert "secret-of-mine" not in made.text
 
 
-def test_short_forms_become_arguments_that_it_has():
+def test_short_options_become_supported_arguments():
     text = "llama-server -m ~/m/a.gguf -mm ~/m/mmproj-a.gguf -sm none -kvu -cram 0 -nkvo -nocb -tb 8 --mlock --no-host"
     made = convert(text, "x.sh").document
     assert made["model"]["files"] == ["mmproj-a.gguf"]
@@ -371,5 +371,5 @@ def test_short_forms_become_arguments_that_it_has():
     ("args", "kind"),
     [({}, "chat"), ({"embeddings": True}, "embeddings"), ({"reranking": True, "embeddings": True}, "rerank")],
 )
-def test_a_model_is_verified_by_what_its_arguments_make_of_it(args, kind):
+def test_a_model_is_verified_according_to_its_arguments(args, kind):
     assert playbook(args=args).verifying.kind == kind

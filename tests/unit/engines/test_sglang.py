@@ -1,4 +1,4 @@
-"""SGLang: its command on one Spark and on several, the file with its key, its memory, and what its log says."""
+"""SGLang: its command on one Spark and on several, the key file, its memory, and its log."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def engine_of(made, name: str) -> list[str]:
     return made.nodes[name].containers[0].launcher["engine"]
 
 
-def test_every_rank_has_the_same_command_but_for_its_number_and_where_it_listens(world):
+def test_every_rank_has_the_same_command_except_for_its_number_and_listening_address(world):
     args = {"mem-fraction-static": 0.7, "trust-remote-code": True, "disable-radix-cache": False}
     args |= {"lora-strict-loading": False, "cuda-graph-bs-decode": [1, 2], "default-chat-template-kwargs": {"a": 1}}
     made = build(world, args=args, served_name="q", aliases=["r"], ready_timeout_s=1800, key="K")
@@ -73,7 +73,7 @@ def test_every_rank_has_the_same_command_but_for_its_number_and_where_it_listens
     assert worker == expected
 
 
-def test_the_queue_of_the_ranks_advertises_the_interconnect_and_no_limit_is_shorter_than_the_playbooks(world):
+def test_the_queue_of_the_ranks_uses_the_interconnect_and_time_limits_are_at_least_the_playbooks(world):
     made = build(world, ready_timeout_s=1800)
     assert {name: each.env["SGLANG_HOST_IP"] for name, each in made.nodes.items()} == {
         "alpha": "192.168.177.11",
@@ -85,7 +85,7 @@ def test_the_queue_of_the_ranks_advertises_the_interconnect_and_no_limit_is_shor
     assert "--nnodes" not in alone
 
 
-def test_ray_is_neither_brought_nor_spoken_of(world):
+def test_ray_is_neither_copied_nor_mentioned(world):
     made = world(playbook=SERVED)
     listener = Listener(address="0.0.0.0", port=29501)
     facts = {}
@@ -101,7 +101,7 @@ def test_ray_is_neither_brought_nor_spoken_of(world):
     assert "executor" not in str(port.remedy)
 
 
-def test_the_key_is_in_a_private_file_and_in_no_command_and_no_environment(world, tmp_path):
+def test_the_key_is_in_a_private_file_and_not_in_command_or_environment(world, tmp_path):
     made = build(world, key="K")
     assert made.nodes["alpha"].secrets == ("SGLANG_API_KEY",)
     assert not made.nodes["beta"].secrets
@@ -118,7 +118,7 @@ def test_the_key_is_in_a_private_file_and_in_no_command_and_no_environment(world
         node.command(["python3"], {"SGLANG_API_KEY": "-k"}, str(tmp_path))
 
 
-def test_a_complete_command_and_a_key_are_refused_since_the_api_would_be_open(world):
+def test_a_custom_command_with_a_key_is_refused_since_the_api_would_be_open(world):
     with pytest.raises(PlanError, match="no place"):
         build(world, key="K", command=["python3", "-m", "sglang.launch_server"])
 
@@ -142,12 +142,12 @@ def linted(text: str) -> list[str]:
         ("context: 4096", "context-length"),
     ],
 )
-def test_an_argument_that_another_key_sets_or_that_is_cut_short_is_refused(argument, said):
+def test_an_argument_set_by_another_key_or_abbreviated_is_refused(argument, said):
     (problem,) = linted(f"args: {{{argument}}}")
     assert said in problem
 
 
-def test_arguments_of_older_releases_are_not_taken_for_short_forms():
+def test_arguments_of_older_releases_are_not_mistaken_for_abbreviations():
     assert not linted("args: {cuda-graph-max-bs: 8, mem-fraction-static: 0.7, enable-metrics: true}")
 
 
@@ -172,7 +172,7 @@ OLD = "".join(f'parser.add_argument("--{each}")\n' for each in ("host", "tp-size
 
 
 @pytest.mark.parametrize("new", [True, False])
-def test_the_arguments_of_an_image_are_read_from_its_text(tmp_path, new):
+def test_the_arguments_of_an_image_are_parsed_from_its_source(tmp_path, new):
     srt = tmp_path / "sglang/srt"
     (srt / "arg_groups/fields").mkdir(parents=True)
     (srt / "function_call").mkdir()
@@ -195,7 +195,7 @@ def test_the_arguments_of_an_image_are_read_from_its_text(tmp_path, new):
 
 
 def qwen(**args) -> tuple[Playbook, Source]:
-    """As numbers.md measured it: Qwen 3.6 35B A3B, 24.5 GB on the GPU, FP8 KV cache, states in bfloat16."""
+    """As measured in numbers.md: Qwen 3.6 35B A3B, 24.5 GB on the GPU, FP8 KV cache, states in bfloat16."""
     args = {"kv-cache-dtype": "fp8_e4m3", "mamba-ssm-dtype": "bfloat16", "context-length": 262144, **args}
     config = shipped.recorded("nvidia/Qwen3.6-35B-A3B-NVFP4").config
     return playbook(args=args), Source("q", config, size_bytes=int(24.5 * 2**30))
@@ -205,7 +205,7 @@ def qwen(**args) -> tuple[Playbook, Source]:
     ("share", "slots", "tokens"),
     [(0.90, 28, 7_544_800), (0.93, 30, 7_881_624), (0.95, 31, 8_209_240)],
 )
-def test_the_kv_cache_comes_out_as_measured_on_a_spark(share, slots, tokens):
+def test_the_kv_cache_matches_a_measurement_on_a_spark(share, slots, tokens):
     args = {"mem-fraction-static": share, "max-mamba-cache-size": 4 * slots, "max-running-requests": slots}
     found = ENGINE.forecast(*qwen(**args), spark())
     assert found["kv_cache"]["bytes_per_token"] == 10_240
@@ -213,25 +213,25 @@ def test_the_kv_cache_comes_out_as_measured_on_a_spark(share, slots, tokens):
     assert "0.80 or less" in " ".join(found["advice"])
 
 
-def test_with_a_limit_of_tokens_the_share_decides_nothing():
+def test_with_a_token_limit_the_share_has_no_effect():
     args = {"mem-fraction-static": 0.5, "max-total-tokens": 524_288, "max-mamba-cache-size": 8}
     found = ENGINE.forecast(*qwen(**args), spark())
     assert found["kv_cache"]["tokens"] == 524_288
     assert found["kv_cache"]["bytes"] == 5 * 2**30
-    # numbers.md: about 70 GB free of what Linux has available
+    # numbers.md: about 70 GB of Linux's available memory are free
     left = found["memory"]["left_for_system_bytes"] - found["memory"]["system_needs_bytes"]
     assert left / 2**30 == pytest.approx(70, abs=12)
     assert not ENGINE.takes_share(qwen(**args)[0])
 
 
-def test_a_window_keeps_four_fifths_of_the_tokens():
+def test_a_sliding_window_keeps_four_fifths_of_the_tokens():
     model = shipped.recorded("openai/gpt-oss-20b")
     found = ENGINE.forecast(playbook(args={"context-length": 131072}), model, spark())
     # 12 layers of 24 have a window; 8 heads of 64 for keys and values, in 16 bits
     assert found["kv_cache"]["bytes_per_token"] == 12 * (1 + 0.8) * 8 * 2 * 64 * 2
 
 
-def test_what_does_not_fit_says_which_share_would():
+def test_a_model_that_does_not_fit_names_the_share_that_would():
     args = {"mem-fraction-static": 0.3}
     found = ENGINE.forecast(*qwen(**args), spark(), requests=8)
     assert found["fits"] is False
@@ -240,7 +240,7 @@ def test_what_does_not_fit_says_which_share_would():
     assert ENGINE.forecast(*qwen(**{"mem-fraction-static": share}), spark(), requests=8)["fits"] is not False
 
 
-def test_two_sparks_halve_what_each_one_takes():
+def test_two_sparks_halve_the_memory_of_each():
     model = shipped.recorded("openai/gpt-oss-120b")
     one, two = (ENGINE.forecast(playbook(), model, spark(), nodes=nodes)["memory"] for nodes in (1, 2))
     assert two["weights_bytes"] == pytest.approx(one["weights_bytes"] / 2, rel=0.01)
@@ -248,12 +248,12 @@ def test_two_sparks_halve_what_each_one_takes():
         ENGINE.forecast(playbook(), model, spark(), nodes=3)
 
 
-def test_layers_that_keep_compressed_tokens_are_not_guessed_at():
+def test_layers_with_compressed_tokens_are_not_estimated():
     with pytest.raises(UsageError, match="compressed"):
         ENGINE.forecast(playbook(), shipped.recorded("deepseek-ai/DeepSeek-V4-Flash"), spark(), nodes=2)
 
 
-def test_the_share_is_of_what_is_free(world):
+def test_the_share_is_relative_to_free_memory(world):
     facts = world("alpha").facts["alpha"]
     memory = facts.memory.model_copy(update={"available_bytes": facts.memory.total_bytes // 2})
     assert ENGINE.memory_share(
@@ -261,7 +261,7 @@ def test_the_share_is_of_what_is_free(world):
     ) == (pytest.approx(0.4, rel=0.01))
 
 
-def test_beside_others_it_gets_the_tokens_that_its_requests_need():
+def test_with_other_models_the_engine_gets_the_tokens_that_its_requests_need():
     beside = ENGINE.beside_others(playbook(args={"mem-fraction-static": 0.5, "context-length": 8192}))
     assert beside.args == {
         "mem-fraction-static": 0.9,
@@ -278,7 +278,7 @@ def test_beside_others_it_gets_the_tokens_that_its_requests_need():
 
 
 def found_at(world, code: str, *, free: int, args: dict[str, object]) -> list[str]:
-    """Findings about Qwen 3.6 35B A3B, of which a test of the KV cache has the weights, on a Spark with ``free`` GiB."""
+    """Findings about Qwen 3.6 35B A3B, with the weights of a test of the KV cache, on a Spark with ``free`` GiB."""
     _, model = qwen()
     held = Weights(path="/m", config=model.config, files=(WeightFile(name="model.safetensors", size_bytes=25 << 30),))
     made = world("alpha", playbook={**SERVED, "args": {"context-length": 32768, **args}})
@@ -292,14 +292,14 @@ def found_at(world, code: str, *, free: int, args: dict[str, object]) -> list[st
 @pytest.mark.parametrize(
     ("share", "said"), [(0.95, "takes 0.95"), (None, "not set"), ("0.9", "takes 0.90"), (0.8, None), (".8", None)]
 )
-def test_a_share_that_froze_sparks_is_a_warning(world, share, said):
+def test_a_share_known_to_freeze_sparks_is_a_warning(world, share, said):
     args = {} if share is None else {"mem-fraction-static": share}
     found = found_at(world, "FIT-008", free=116, args=args)
     assert [said in each and "warning" in each for each in found] == ([True] if said else [])
     assert not found_at(world, "FIT-008", free=116, args={**args, "max-total-tokens": 65536})
 
 
-def test_what_others_leave_is_enough_for_a_limited_cache_and_a_cache_that_leaves_nothing_is_a_warning(world):
+def test_a_limited_cache_fits_into_the_memory_left_by_other_models_and_one_that_leaves_nothing_is_a_warning(world):
     limited = {"mem-fraction-static": 0.9, "max-total-tokens": 65536, "max-mamba-cache-size": 8}
     assert not found_at(world, "FIT-007", free=60, args=limited)
     assert not found_at(world, "HOST-022", free=60, args=limited)
@@ -310,7 +310,7 @@ def test_what_others_leave_is_enough_for_a_limited_cache_and_a_cache_that_leaves
     assert "error" in found
 
 
-def test_tokens_that_are_left_to_us_are_planned_by_the_model_on_the_nodes(world):
+def test_an_automatic_number_of_tokens_is_planned_from_the_model_on_the_nodes(world):
     args = {"max-total-tokens": "auto", "max-running-requests": 2, "context-length": 4096}
     with pytest.raises(PlanError, match=r"config\.json"):
         build(world, "alpha", args=args)
@@ -321,7 +321,7 @@ def test_tokens_that_are_left_to_us_are_planned_by_the_model_on_the_nodes(world)
     assert planned.args["max-total-tokens"] == 8192
 
 
-def test_clients_can_rely_on_the_parsers_that_are_set():
+def test_clients_can_rely_on_the_configured_parsers():
     served = playbook(args={"tool-call-parser": "gpt-oss", "context-length": 4096, "max-running-requests": 8})
     found = ENGINE.api_features(served)
     assert (found.tools, found.reasoning, found.context, found.requests) == (True, None, 4096, 8)
@@ -329,15 +329,15 @@ def test_clients_can_rely_on_the_parsers_that_are_set():
     assert ENGINE.api_features(playbook()).tools is False
 
 
-def test_a_drafter_and_adapters_are_staged_beside_the_model():
+def test_a_drafter_and_adapters_are_staged_with_the_model():
     args = {"speculative-draft-model-path": "o/draft", "speculative-draft-model-revision": "v1"}
     args["lora-paths"] = ["a=o/adapter", "/data/b"]
     assert ENGINE.repositories(playbook(args=args)) == {"o/draft": "v1", "o/adapter": "main"}
     assert ENGINE.weights_format(playbook(args={"load-format": "mistral"})) == "mistral"
 
 
-def test_the_commands_of_guides_become_playbooks():
-    """That of field-inputs, of a guide for one Spark, and as newer documentation has it."""
+def test_commands_from_guides_become_playbooks():
+    """From field-inputs, from a guide for one Spark, and from newer documentation."""
     docker = "docker run --gpus all --ipc=host lmsysorg/sglang:spark"
     command = "python3 -m sglang.launch_server --model-path openai/gpt-oss-20b"
     ranks = "--host 0.0.0.0 --port 30000 --tp 2 --nnodes 2 --node-rank 0 --dist-init-addr 192.168.100.1:20000"
@@ -368,7 +368,7 @@ JOINING = (
 )  # fmt: skip
 
 
-def test_what_another_engines_argument_is_called(tmp_path):
+def test_names_of_another_engines_arguments(tmp_path):
     path = tmp_path / "m.yaml"
     path.write_text("name: m\nengine: sglang\nimage: i:1\nmodel: {id: org/m}\n"
                     "args: {enforce-eager: true, kv-cache-memory-bytes: 1, max-num-seqs: 4}\n")  # fmt: skip
@@ -379,7 +379,7 @@ def test_what_another_engines_argument_is_called(tmp_path):
 
 
 @pytest.mark.parametrize("lines", JOINING)
-def test_ranks_that_do_not_connect_are_reported_whatever_their_last_line(world, lines):
+def test_ranks_that_do_not_connect_are_reported_whatever_their_last_line_is(world, lines):
     """MiaAI-Lab/Qwen3.8-Flash-Next-Dual-DGX-Sparks#9 has the second last line."""
     made = world(playbook=SERVED)
 
@@ -403,7 +403,7 @@ sglang:generation_tokens_total{model_name="m"} 8.0
 """
 
 
-def test_generated_tokens_are_counted_while_a_request_runs():
+def test_generated_tokens_are_counted_during_a_request():
     assert engine_api.metrics(METRICS, ENGINE.counters)["generated"] == 47
     older = "".join(line for line in METRICS.splitlines(keepends=True) if "realtime" not in line)
     assert engine_api.metrics(older, ENGINE.counters)["generated"] == 8
@@ -426,7 +426,7 @@ Capturing batches (bs=4 avail_mem=79.00 GB):  50%|#####     | 2/4 [00:01<00:01, 
 """.strip().splitlines()
 
 
-def test_its_log_shows_how_far_it_is_and_what_it_took():
+def test_sglang_logs_show_progress_and_memory():
     progress = phase.Progress(ENGINE)
     seen = [found.text for line in LOG if (found := progress.feed(line))]
     assert seen == [
@@ -457,7 +457,7 @@ def test_its_log_shows_how_far_it_is_and_what_it_took():
          "131072"),
     ],
 )  # fmt: skip
-def test_its_errors_have_a_cause(line, said):
+def test_sglang_errors_have_a_cause(line, said):
     assert not re.search(ENGINE.dead, "Scheduler watchdog timeout (self.watchdog_timeout=1800.0, self.soft=True)")
     lines = plain([line, "Received sigquit from a child process. It usually means the child failed."])
     cause = next(filter(None, (signature.match(lines) for signature in ENGINE.signatures)))

@@ -1,4 +1,4 @@
-"""TensorRT-LLM: one command and one options file, what fits by its own rules, and no API key."""
+"""TensorRT-LLM: one command and one options file, memory by its own rules, and no API key."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def command(**changes) -> list[str]:
     return ENGINE.serve(Rank(playbook(**changes), group, None, 1, MODEL, "none", None))
 
 
-def test_the_command_has_the_options_file_as_the_playbook_has_it():
+def test_the_command_has_the_playbooks_options_as_a_file():
     cache = {"kv_cache_config": {"free_gpu_memory_fraction": 0.4}}
     args = {"max-batch-size": 32, "trust-remote-code": True, "enable-chunked-prefill": False}
     assert command(args={**args, "extra-llm-api-options": cache}, served_name="brain") == [
@@ -54,7 +54,7 @@ def test_the_command_has_the_options_file_as_the_playbook_has_it():
     ]  # fmt: skip
 
 
-def test_a_node_writes_the_options_file_for_its_owner_alone(tmp_path):
+def test_the_options_file_is_readable_by_its_owner_only(tmp_path):
     words = command(args={"extra-llm-api-options": {"moe_config": {"backend": "CUTLASS"}}, "max-seq-len": 64})
     run = node.command(words, {}, str(tmp_path))
     at = run.index("--extra_llm_api_options") + 1
@@ -73,7 +73,7 @@ def test_two_sparks_aliases_and_arguments_of_other_keys_are_refused():
     assert len(list(check(playbook(**document.data), document))) == 3
 
 
-def test_an_api_key_without_a_gateway_is_refused_where_it_is_written(tmp_path):
+def test_an_api_key_without_a_gateway_is_refused_at_its_line(tmp_path):
     written = {
         "cluster": "one", "nodes": [{"host": "192.168.1.11", "name": "spark-1"}],
         "api": {"host": "management", "key": {"env": "SPARK_KEY"}},
@@ -89,8 +89,8 @@ def test_an_api_key_without_a_gateway_is_refused_where_it_is_written(tmp_path):
     assert load(path, model="gpt-oss-20b-trtllm").playbook.engine == "tensorrt-llm"
 
 
-def test_a_token_takes_as_much_as_a_server_said():
-    """ "kv size is 73728" of 1.1.0rc3 on a Spark, which had 5.95 GiB left: 86,711 tokens."""
+def test_bytes_per_token_match_a_servers_log():
+    """ "kv size is 73728" of 1.1.0rc3 on a Spark with 5.95 GiB left: 86,711 tokens."""
     found = forecast({"max-seq-len": 131072, "max-batch-size": 64})
     assert found["kv_cache"]["bytes_per_token"] == 73728
     assert abs(found["kv_cache"]["bytes_least"] - 5.95 * GIB) < 0.2 * GIB
@@ -99,12 +99,12 @@ def test_a_token_takes_as_much_as_a_server_said():
     assert forecast({"kv-cache-dtype": "fp8"})["kv_cache"]["bytes_per_token"] == 73728 / 2
 
 
-def test_what_leaves_no_room_for_a_request_does_not_fit():
+def test_memory_without_space_for_a_request_does_not_fit():
     found = forecast({"max-seq-len": 131072, "max-batch-size": 32, "free-gpu-memory-fraction": 0.1})
     assert (found["fits"], found["advice"]) == (False, ["set max-seq-len to 9216"])
 
 
-def test_beside_others_the_cache_has_room_for_one_request_of_full_context():
+def test_with_other_models_on_the_node_the_cache_holds_one_request_of_full_context():
     options = {"kv_cache_config": {"free_gpu_memory_fraction": 0.4}}
     written = playbook(args={"max-seq-len": 65536, "extra-llm-api-options": options})
     served = ENGINE.beside_others(written)
@@ -115,7 +115,7 @@ def test_beside_others_the_cache_has_room_for_one_request_of_full_context():
     assert "max_tokens" not in options["kv_cache_config"]
 
 
-def test_clients_of_gpt_oss_have_tools_and_reasoning_and_the_vocabulary_is_staged():
+def test_gpt_oss_has_tools_and_reasoning_for_clients_and_its_vocabulary_is_staged():
     features = ENGINE.api_features(playbook(args={"max-seq-len": 65536, "max-batch-size": 32}))
     assert (features.context, features.tools, features.reasoning, features.requests) == (65536, True, True, 32)
     other = playbook(model={"id": "nvidia/Qwen3-8B-FP4"}, args={"tool-parser": "qwen3"})
@@ -136,7 +136,7 @@ INFO:     Application startup complete.
 """.strip().splitlines()
 
 
-def test_its_log_shows_how_far_it_is_and_what_it_takes():
+def test_tensorrt_llm_logs_show_progress_and_memory():
     """Lines of 1.1.0rc3 on a Spark."""
     kinds = [phase.phase(line, ENGINE).kind for line in LOG]
     assert kinds == ["engine", "weights", "weights", "weights", "kv-cache", "autotune", "graphs", "api-ready"]
@@ -158,7 +158,7 @@ def test_its_log_shows_how_far_it_is_and_what_it_takes():
         ("ValueError: Unknown architecture for AutoModelForCausalLM: Qwen9ForCausalLM", "does not support the model"),
     ],
 )
-def test_its_errors_have_a_cause(line, said):
+def test_tensorrt_llm_errors_have_a_cause(line, said):
     lines = plain([line, "[E] Failed to initialize executor on rank 0: the same"])
     cause = next(filter(None, (signature.match(lines) for signature in ENGINE.signatures)))
     assert said in cause.summary

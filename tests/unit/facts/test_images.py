@@ -1,4 +1,4 @@
-"""What is inside an image, as each node says it, and as it is kept on this machine."""
+"""Contents of an image, as reported by each node and cached on this machine."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ INSIDE = {"python": "/usr/bin/python3", "python_version": "3.12.11", "platform":
 
 @pytest.fixture
 def inspected(world, tmp_path):
-    """``inspected({node: answer})``: versions of the engine by node; ``inspected.asked`` are the nodes that were asked."""
+    """``inspected({node: answer})``: versions of the engine by node; ``inspected.asked`` are the queried nodes."""
     site = world()
     for name, facts in site.facts.items():
         image = facts.image.model_copy(update={"inside": None})
@@ -31,8 +31,8 @@ def inspected(world, tmp_path):
     return run
 
 
-def test_what_one_node_says_of_an_image_is_kept_for_that_node_alone(inspected):
-    """Both have an image of the same ID: a hostile alpha would otherwise decide what beta is checked and planned by."""
+def test_an_image_reported_by_one_node_is_cached_for_that_node_only(inspected):
+    """Both have an image with the same ID: a hostile alpha could otherwise determine beta's checks and plan."""
     lies = {**INSIDE, "version": "0.1.0", "python": "/tmp/mine"}
     for _ in range(2):
         found = inspected({"alpha": lies, "beta": INSIDE})
@@ -44,7 +44,7 @@ def test_what_one_node_says_of_an_image_is_kept_for_that_node_alone(inspected):
     ("change", "image_id"),
     [({"cluster": "borea"}, "a"), ({"nodes": {"alpha": {"host": "192.168.86.99"}}}, "a"), ({}, "b")],
 )
-def test_it_is_kept_for_one_cluster_host_and_image(world, tmp_path, change, image_id):
+def test_an_image_is_cached_per_cluster_host_and_id(world, tmp_path, change, image_id):
     def ask(site, image_id):
         host = FakeHost("alpha").program("image", INSIDE)
         image = site.facts["alpha"].image.model_copy(update={"inside": None, "id": f"sha256:{image_id * 64}"})
@@ -65,7 +65,7 @@ def test_it_is_kept_for_one_cluster_host_and_image(world, tmp_path, change, imag
         {"unread": {}},
     ],
 )
-def test_an_answer_that_makes_no_sense_is_unread_and_not_kept(answer, inspected, tmp_path):
+def test_an_invalid_answer_is_unread_and_not_cached(answer, inspected, tmp_path):
     found = inspected({"alpha": answer, "beta": INSIDE})
     assert isinstance(found["alpha"], Unread)
     assert len(list((tmp_path / "images").iterdir())) == 1
@@ -73,7 +73,7 @@ def test_an_answer_that_makes_no_sense_is_unread_and_not_kept(answer, inspected,
     assert inspected.asked == ["alpha"]
 
 
-def test_a_damaged_file_is_read_again(inspected, tmp_path):
+def test_a_damaged_cache_file_is_replaced(inspected, tmp_path):
     inspected({"alpha": INSIDE, "beta": INSIDE})
     for file, content in zip((tmp_path / "images").iterdir(), (json.dumps([INSIDE]), "[" * 100_000), strict=True):
         file.write_text(content)

@@ -12,7 +12,7 @@ from tests.unit import golden
 HEALTHY = golden.read(golden.ROOT / "facts" / "founders-p1" / "facts.yaml")
 
 
-def test_a_healthy_spark() -> None:
+def test_facts_of_a_healthy_spark() -> None:
     facts = parse("a", HEALTHY)
     assert facts.weights is not None
     weights = read(facts.weights)
@@ -27,13 +27,13 @@ def test_a_healthy_spark() -> None:
     assert hca.roce_v2_index("192.168.178.11") is None
 
 
-def test_what_could_not_be_read_is_a_value() -> None:
+def test_an_unreadable_fact_is_a_value() -> None:
     facts = parse("a", {**HEALTHY, "docker": {"unread": "permission denied: /var/run/docker.sock"}})
     assert facts.docker == Unread(unread="permission denied: /var/run/docker.sock")
     assert read(facts.docker) is None
 
 
-def test_keys_of_a_newer_probe_are_passed_over() -> None:
+def test_unknown_keys_of_a_newer_probe_are_ignored() -> None:
     assert parse("a", {**HEALTHY, "colour": "gold"}) == parse("a", HEALTHY)
 
 
@@ -50,8 +50,8 @@ def test_a_document_of_the_wrong_shape_names_node_and_field(change: dict[str, ob
 
 
 @pytest.mark.parametrize("field", ["driver"])
-def test_a_version_of_thousands_of_digits_cannot_be_read(field: str) -> None:
-    """``int`` raises an error for one of more than 4,300."""
+def test_a_version_with_thousands_of_digits_is_unread(field: str) -> None:
+    """``int`` raises an error above 4,300 digits."""
     found = getattr(parse("a", {**HEALTHY, field: "9" * 5000}), field)
     assert isinstance(found, Unread)
 
@@ -70,14 +70,14 @@ def test_a_version_of_thousands_of_digits_cannot_be_read(field: str) -> None:
         ({"nodes": {"a": {}}}, "nodes.a.host"), ({"nodes": {"a": {"host": ["192.0.2.9"]}}}, "nodes.a.host"),
     ],
 )  # fmt: skip
-def test_a_damaged_record_cannot_be_read_and_costs_nothing_else(record: dict[str, object], field: str) -> None:
+def test_a_damaged_record_is_unread_and_affects_nothing_else(record: dict[str, object], field: str) -> None:
     facts = parse("a", {**HEALTHY, "release": {"number": 3, "plan_hash": "x", "record": record}})
     assert isinstance(facts.release, Unread)
     assert facts.release.unread.startswith(f"release.ReleaseFact.record.{field}: ")
     assert facts.ranks == parse("a", HEALTHY).ranks
 
 
-def test_a_reading_of_an_unexpected_shape_costs_itself_alone() -> None:
+def test_a_reading_of_an_unexpected_shape_loses_only_itself() -> None:
     facts = parse("a", {**HEALTHY, "hcas": [{"name": "rocep1s0f1"}], "memory": {**HEALTHY["memory"], "total_bytes": 0}})
     hcas, memory = facts.hcas, facts.memory
     assert isinstance(hcas, Unread)
@@ -87,7 +87,7 @@ def test_a_reading_of_an_unexpected_shape_costs_itself_alone() -> None:
     assert facts.docker == parse("a", HEALTHY).docker
 
 
-def test_an_image_that_answers_oddly_is_unread() -> None:
+def test_an_image_with_an_invalid_answer_is_unread() -> None:
     told = {"python": "python3", "python_version": "3.12", "platform": "linux_aarch64"}
     assert parse_engine(told).python == "python3"  # type: ignore[union-attr]
     assert parse_engine({"unread": "no python"}) == Unread(unread="no python")
@@ -103,7 +103,7 @@ def test_an_image_that_answers_oddly_is_unread() -> None:
         ("hcas", {"pcie": "Gen5 x4; reboot"}),
     ],
 )
-def test_what_is_shown_of_pci_is_of_one_form(facts: str, change: dict[str, str]) -> None:
+def test_pci_devices_have_one_format(facts: str, change: dict[str, str]) -> None:
     found = getattr(parse("a", {**HEALTHY, facts: [{**HEALTHY[facts][0], **change}]}), facts)
     assert isinstance(found, Unread)
 
@@ -115,7 +115,7 @@ def test_a_user_of_an_image_is_a_name_or_a_number(user: str) -> None:
         assert not isinstance(parse("a", {**HEALTHY, "image": {**HEALTHY["image"], "user": valid}}).image, Unread)
 
 
-def test_a_text_of_a_node_is_one_line_wherever_it_stands():
+def test_a_text_from_a_node_is_one_line_everywhere():
     odd = "a\x1b[31mb\nc\u202e\0" + "d" * 70_000
     ranks = [{"name": "head", "state": "running", "error": odd, "labels": {"io.sparkcluster.rank_dir": "/a\nb"}}]
     dgx, gpus = {"unread": odd}, [{"name": odd}]

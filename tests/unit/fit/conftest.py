@@ -12,7 +12,7 @@ import pytest
 
 
 class Hub(http.server.BaseHTTPRequestHandler):
-    """Files of one repository, by range, with a redirect to another host for the large ones."""
+    """Files of one repository, by range, with a redirect to another host for large ones."""
 
     files: dict[str, bytes]
     requests: list[tuple[str, str | None, str | None]]
@@ -64,7 +64,7 @@ class Hub(http.server.BaseHTTPRequestHandler):
 
 @pytest.fixture
 def hub(monkeypatch, tmp_path):
-    """``hub(files, **behaviour)``: a hub that has one model; what it was asked for is in ``asked``."""
+    """``hub(files, **behaviour)``: a hub with one model; ``asked`` has the requests."""
     with contextlib.ExitStack() as stack:
 
         def make(files, **behaviour):

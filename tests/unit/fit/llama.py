@@ -1,4 +1,4 @@
-"""The config.json of Llama 3.1 in two sizes, for tests of what its memory is computed from."""
+"""The config.json of Llama 3.1 in two sizes, for tests of computed memory."""
 
 LLAMA_8B = {
     "architectures": ["LlamaForCausalLM"],

@@ -1,4 +1,4 @@
-"""Which models fit one Spark together, by the sizes of each."""
+"""Which models fit together on one Spark, by their sizes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def judged(*parts):
     return add_up({"spark-1": parts}, spark())
 
 
-# Weights of the models that the guide combines, by what is published of them.
+# Published weights of the models that the guide combines.
 GPT_OSS, FLASH, CODER, RERANKER = (
     part("gpt-oss-120b", 65.3, 2.4),
     part("flash", 19),
@@ -38,11 +38,11 @@ LLAMA = part("llama-8b", 8.5)
         ((GPT_OSS, FLASH, LLAMA, RERANKER), False),
     ],
 )
-def test_the_guides_combinations(parts, fits):
+def test_the_combinations_of_the_guide(parts, fits):
     assert judged(*parts).fits is fits
 
 
-def test_what_is_too_much_is_said_in_one_sentence_with_what_may_run_together():
+def test_an_overcommitted_spark_is_one_sentence_with_the_sets_that_can_run():
     found = judged(GPT_OSS, part("chat", 40), part("embed", 8, 5))
     (problem,) = found.problems
     assert problem == (
@@ -53,7 +53,7 @@ def test_what_is_too_much_is_said_in_one_sentence_with_what_may_run_together():
     assert found.free_bytes("spark-1") < 0
 
 
-def test_models_on_demand_each_have_to_fit_beside_those_that_always_serve():
+def test_each_model_on_demand_must_fit_in_addition_to_always_on_models():
     small, large = part("small", 20, on_demand=True), part("large", 50, on_demand=True)
     found = judged(GPT_OSS, small, part("other", 18, on_demand=True))
     assert (found.problems, found.free_bytes("spark-1")) == (
@@ -65,8 +65,8 @@ def test_models_on_demand_each_have_to_fit_beside_those_that_always_serve():
     assert problem.startswith("spark-1: gpt-oss-120b 75.7 GB, large 59.0 GB, the system's")
 
 
-def test_one_that_takes_more_while_it_starts_than_the_others_leave_is_a_doubt():
-    """Biggest first: its own peak has the room, that of the next one has not (vllm#46307)."""
+def test_a_model_whose_start_peak_exceeds_the_remaining_memory_is_a_doubt():
+    """Largest first: its own peak fits, the peak of the next one does not (vllm#46307)."""
     found = judged(part("next", 40), part("big", 40, 9))
     assert (found.fits, found.problems) == (None, [])
     assert found.doubts == [
@@ -75,7 +75,7 @@ def test_one_that_takes_more_while_it_starts_than_the_others_leave_is_a_doubt():
     assert judged(part("big", 60), part("small", 8)).fits is True
 
 
-def test_what_is_not_known_is_no_number_and_no_refusal():
+def test_an_unknown_size_has_no_number_and_is_not_refused():
     found = judged(GPT_OSS, Part("mine", kind="unknown", doubts=("its memory use is unknown",)))
     assert (found.fits, found.as_json()["sparks"][0]["parts"][1]["bytes"]) == (None, None)
     most = Part("mine", step_bytes=80 * GB, kind="at most", doubts=("its model is unknown",))
@@ -84,6 +84,6 @@ def test_what_is_not_known_is_no_number_and_no_refusal():
     assert "mine up to 86.0 GB" in found.doubts[1]
 
 
-def test_a_model_alone_on_its_spark_is_no_matter_of_a_budget():
-    """It may leave less: `fit PLAYBOOK` says whether it fits."""
+def test_a_single_model_on_its_spark_has_no_budget():
+    """It may leave less: `fit PLAYBOOK` shows whether it fits."""
     assert judged(part("one", 100, 9)).fits is True

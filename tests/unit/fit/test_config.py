@@ -1,4 +1,4 @@
-"""Reading config.json: what families say in their different ways, and what nobody should be able to say."""
+"""Reading config.json: the keys of different families, and invalid values."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BASE = {
 
 
 def kinds(**changed):
-    """One word for each cache of a config."""
+    """One word per cache of a config."""
     words = []
     for cache in parse({**BASE, **changed}, "x").caches:
         if isinstance(cache, Attention):
@@ -29,7 +29,7 @@ def kinds(**changed):
     return words
 
 
-def test_what_is_left_out_has_the_usual_default():
+def test_missing_keys_have_the_usual_default():
     config = parse(BASE, "x")
     assert config.caches[0] == Attention(8, 32, 32)
     assert (config.dtype, config.tied, config.multimodal, config.quantization.kind) == (
@@ -70,11 +70,11 @@ def test_what_is_left_out_has_the_usual_default():
         ),
     ],
 )
-def test_each_family_says_in_its_own_way_what_its_layers_are(changed, expected):
+def test_each_family_describes_its_layers_with_its_own_keys(changed, expected):
     assert kinds(**changed) == expected
 
 
-def test_what_differs_by_layer_is_read_where_transformers_5_writes_it():
+def test_keys_that_differ_by_layer_are_read_in_the_format_of_transformers_5():
     changed = {
         "model_type": "gemma4_text",
         "num_key_value_heads": 2,
@@ -87,7 +87,7 @@ def test_what_differs_by_layer_is_read_where_transformers_5_writes_it():
     assert (caches[1], caches[3]) == (Attention(1, 64, 64), Attention(4, 32, 32))
 
 
-def test_the_language_part_of_a_model_that_sees_is_what_counts():
+def test_only_the_language_part_of_a_vision_model_counts():
     config = parse({"model_type": "both", "vision_config": {"depth": 2}, "text_config": BASE}, "x")
     assert (config.multimodal, config.shape.hidden) == (True, 256)
 
@@ -122,12 +122,12 @@ def test_the_language_part_of_a_model_that_sees_is_what_counts():
         ({"quant_method": "something_new"}, "other", None, None),
     ],
 )
-def test_how_the_weights_are_stored(written, kind, bits, kv_dtype):
+def test_storage_of_the_weights(written, kind, bits, kv_dtype):
     found = parse({**BASE, "quantization_config": written}, "x").quantization
     assert (found.kind, found.bits_per_weight, found.kv_dtype) == (kind, bits, kv_dtype)
 
 
-def test_a_memory_that_is_not_known_is_not_made_up():
+def test_an_unknown_kind_of_cache_is_not_guessed():
     with pytest.raises(UsageError, match="how much memory kimi_linear needs is unknown"):
         parse({**BASE, "model_type": "kimi_linear"}, "x")
 
@@ -149,7 +149,7 @@ def test_a_memory_that_is_not_known_is_not_made_up():
         ({"model_type": "mistral"}, "sliding_window is missing"),
     ],
 )
-def test_what_makes_no_sense_is_one_clear_error(changed, message):
+def test_an_invalid_config_is_a_single_clear_error(changed, message):
     with pytest.raises(UsageError, match=message) as caught:
         parse({**BASE, **changed}, "some/model")
     assert "\n" not in caught.value.message

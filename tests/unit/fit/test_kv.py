@@ -1,4 +1,4 @@
-"""vLLM's bookkeeping of the KV cache, against figures that vLLM itself logged on Sparks."""
+"""vLLM's bookkeeping of the KV cache, compared with figures that vLLM logged on Sparks."""
 
 from __future__ import annotations
 
@@ -54,26 +54,26 @@ DRAFTING = settings(
 )
 
 
-def test_a_hybrid_model_with_drafts_has_the_tokens_that_vllm_logged():
+def test_predicted_tokens_of_a_hybrid_model_with_drafts_match_vllms_log():
     """4,843,965 tokens and 73.91x of 65,536 from 76.49 GiB: https://vlaicu.io/posts/dgx-vllm-playbook/."""
     made = layout(parse(QWEN, "qwen"), DRAFTING)
     assert made.tokens(int(76.49 * GIB)) == 4_843_965
     assert round(made.concurrency(int(76.49 * GIB)), 2) == 73.91
 
 
-def test_ranks_share_heads_and_replicate_the_last_one():
+def test_ranks_share_kv_heads_and_replicate_the_last():
     config = parse(LLAMA, "llama")
     one_rank, two_ranks, four_ranks = (layout(config, settings(1024, ranks=ranks)).block_bytes for ranks in (1, 2, 4))
     assert (one_rank, four_ranks) == (2 * two_ranks, two_ranks)
 
 
-def test_ranks_that_do_not_divide_the_heads_are_refused():
+def test_a_number_of_ranks_that_does_not_divide_the_heads_is_refused():
     with pytest.raises(UsageError, match="8 attention heads"):
         layout(parse(LLAMA, "llama"), settings(1024, ranks=3))
 
 
-def test_windows_need_blocks_for_the_window_and_what_is_in_flight():
-    """11 full and 22 sliding layers: three groups; each sliding one holds (511 + 2 x 1024) tokens and a block."""
+def test_sliding_windows_need_blocks_for_the_window_and_for_tokens_in_flight():
+    """11 full and 22 sliding layers: three groups; each sliding one has (511 + 2 x 1024) tokens and a block."""
     gemma = {**LLAMA, "num_hidden_layers": 33, "sliding_window": 512}
     gemma["layer_types"] = (["sliding_attention"] * 2 + ["full_attention"]) * 11
     made = layout(parse(gemma, "gemma"), settings(8192, batched_tokens=1024))
@@ -83,7 +83,7 @@ def test_windows_need_blocks_for_the_window_and_what_is_in_flight():
     assert old.request_blocks == 512 + 2 * (-(-(511 + 1024) // 16) + 1)
 
 
-def test_a_checkpoint_may_ask_for_fp8():
+def test_a_checkpoint_may_specify_an_fp8_cache():
     quantized = {**LLAMA, "quantization_config": {"quant_method": "modelopt", "kv_cache_quant_algo": "FP8"}}
     assert (
         layout(parse(quantized, "l"), settings(1024)).block_bytes * 2

@@ -1,4 +1,4 @@
-"""Which modules a checkpoint quantizes, and to how many bits; the sizes that follow are in test_fit."""
+"""Which modules a checkpoint quantizes, and to how many bits; test_fit has the resulting sizes."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def bits(name, **quantization):
         ({"quant_method": "modelopt", "quant_algo": "MIXED_PRECISION"}, Q, None),
     ],
 )
-def test_a_module_has_the_bits_that_its_config_says(written, name, expected):
+def test_a_module_has_the_bits_in_its_config(written, name, expected):
     assert bits(name, **written) == expected
 
 
@@ -62,13 +62,13 @@ def test_groups_of_compressed_tensors_name_layers_or_take_all():
     "pattern",
     ["re:(a+)+$", "re:(a|aa)*b", "re:.*.*.*.*.*.*x", "re:[", "re:" + "a" * 300, "*a*a*a*a*", "*" + "a" * 300],
 )
-def test_a_pattern_that_could_take_hours_is_refused(pattern):
+def test_an_exponential_pattern_is_refused(pattern):
     config = parse({**LLAMA_8B, "quantization_config": {"quant_method": "fp8", "ignore": [pattern]}}, "x")
     with pytest.raises(UsageError, match=r"quantization_config\.ignore has an (unsupported|invalid) pattern"):
         of_config(config)
 
 
-def test_a_size_that_is_not_known_is_not_taken_for_sixteen_bits():
+def test_an_unknown_size_is_not_assumed_to_be_sixteen_bits():
     config = parse({**LLAMA_8B, "quantization_config": {"quant_method": "exl3"}}, "some/model")
     with pytest.raises(
         UsageError, match=r"the size of the weights of some/model is unknown: .* how exl3 stores layers\.0"

@@ -1,4 +1,4 @@
-"""Headers of safetensors files, from directories and from a hub that a local HTTP server plays."""
+"""Headers of safetensors files, from directories and from a local HTTP server that imitates a hub."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CONFIG = {"model_type": "llama", "num_hidden_layers": 1}
 
 
 def shard(**tensors):
-    """A safetensors file of bfloat16 tensors of the shapes given."""
+    """A safetensors file with bfloat16 tensors of the given shapes."""
     header, offset = {"__metadata__": {"format": "pt"}}, 0
     for name, shape in tensors.items():
         size = 2
@@ -44,7 +44,7 @@ SHARDED = {
 TENSORS = (Tensor("a", "BF16", (4, 8), 64), Tensor("b", "BF16", (16,), 32), Tensor("c", "BF16", (), 2))
 
 
-def test_a_directory_is_read_by_its_index(tmp_path):
+def test_a_directory_is_read_through_its_index(tmp_path):
     found = headers.from_path(write(tmp_path / "m", SHARDED))
     assert (found.config, found.tensors) == (CONFIG, TENSORS)
 
@@ -55,7 +55,7 @@ def test_a_config_alone_has_no_tensors(tmp_path):
     assert headers.from_path(path.parent).tensors is None
 
 
-def test_duplicate_weights_count_once(tmp_path):
+def test_duplicate_weights_are_counted_once(tmp_path):
     twice = {name: SHARDED[name] for name in ("config.json", "one.safetensors")}
     twice["consolidated.safetensors"] = SHARDED["one.safetensors"]
     path = write(tmp_path / "m", twice)
@@ -76,7 +76,7 @@ def test_duplicate_weights_count_once(tmp_path):
         (struct.pack("<Q", 100_000) + b"[" * 100_000, "not JSON"),
     ],
 )
-def test_a_broken_file_is_one_clear_error_and_little_memory(tmp_path, content, message):
+def test_a_broken_file_is_a_single_clear_error_without_using_much_memory(tmp_path, content, message):
     path = write(tmp_path / "m", {"config.json": CONFIG, "model.safetensors": content})
     tracemalloc.start()
     try:
@@ -111,7 +111,7 @@ def test_an_index_lists_only_files_in_its_directory(name):
         safetensors.index({"weight_map": {"a": name}}, "index")
 
 
-def test_only_the_beginning_of_a_file_is_requested(hub):
+def test_only_the_beginning_of_a_file_is_fetched(hub):
     large = shard(**{f"layer.{at}": (1024, 1024) for at in range(4)})
     made = hub({"config.json": CONFIG, "model.safetensors": large})
     found = headers.from_hub("some/model")
@@ -119,13 +119,13 @@ def test_only_the_beginning_of_a_file_is_requested(hub):
     assert [ranges for path, ranges, _ in made.requests if path.endswith("model.safetensors")] == ["bytes=0-1048575"]
 
 
-def test_a_header_longer_than_the_first_piece_is_fetched_whole(hub, monkeypatch):
+def test_a_header_longer_than_the_first_request_is_fetched_completely(hub, monkeypatch):
     monkeypatch.setattr(headers, "FIRST_BYTES", 64)
     hub(SHARDED)
     assert headers.from_hub("some/model").tensors == TENSORS
 
 
-def test_an_adapter_is_read_without_a_config_where_that_is_expected(hub):
+def test_an_adapter_is_read_without_a_config(hub):
     hub({"adapter_model.safetensors": shard(lora=(16, 1024))})
     assert headers.from_hub("some/model", whole=False).tensors[0].shape == (16, 1024)
     with pytest.raises(UsageError, match=r"no config\.json"):
@@ -134,7 +134,7 @@ def test_an_adapter_is_read_without_a_config_where_that_is_expected(hub):
     assert headers.from_hub("some/model", whole=False).tensors == TENSORS[:1]
 
 
-def test_a_header_that_the_network_cut_short_is_no_broken_file(hub):
+def test_a_header_truncated_by_the_network_is_not_reported_as_a_broken_file(hub):
     hub({"config.json": CONFIG, "model.safetensors": SHARDED["one.safetensors"]}, cut=60)
     with pytest.raises(SparkclusterError, match="incomplete download") as caught:
         headers.from_hub("some/model")
@@ -142,7 +142,7 @@ def test_a_header_that_the_network_cut_short_is_no_broken_file(hub):
 
 
 @pytest.mark.parametrize(("said", "commit"), [("ab" * 20, "ab" * 20), ("main", None), ("x" * 5000, None)])
-def test_what_is_no_commit_is_not_taken_for_one(hub, said, commit):
+def test_an_invalid_commit_is_not_used(hub, said, commit):
     hub(SHARDED, commit=said)
     assert headers.from_hub("some/model").revision == commit
 
@@ -152,7 +152,7 @@ def test_a_hub_without_range_requests_works(hub):
     assert headers.from_hub("some/model").tensors == TENSORS
 
 
-def test_the_token_is_sent_to_the_hub_only(hub, monkeypatch):
+def test_the_token_is_sent_only_to_the_hub(hub, monkeypatch):
     storage = hub(SHARDED)
     made = hub(SHARDED, token="hf-secret", storage=storage.address.replace("127.0.0.1", "localhost"))
     with pytest.raises(SparkclusterError, match="without a token") as caught:
@@ -164,7 +164,7 @@ def test_the_token_is_sent_to_the_hub_only(hub, monkeypatch):
     assert {token for path, _, token in storage.requests if path.startswith("/stored/")} == {None}
 
 
-def test_a_user_who_is_logged_in_needs_no_variable(hub, tmp_path):
+def test_a_logged_in_user_needs_no_variable(hub, tmp_path):
     """``hf auth login`` writes this file."""
     hub(SHARDED, token="hf-secret")
     write(tmp_path / "hf", {"token": b"hf-secret\n"})
@@ -185,7 +185,7 @@ def test_a_user_who_is_logged_in_needs_no_variable(hub, tmp_path):
         ),
     ],
 )
-def test_what_is_wrong_with_a_hub_is_one_clear_error(hub, files, behaviour, message):
+def test_a_problem_of_the_hub_is_a_single_clear_error(hub, files, behaviour, message):
     hub(files, **behaviour)
     with pytest.raises(SparkclusterError, match=message) as caught:
         headers.from_hub("some/model")
@@ -193,14 +193,14 @@ def test_what_is_wrong_with_a_hub_is_one_clear_error(hub, files, behaviour, mess
     assert caught.value.exit_code == (1 if "status" in behaviour else 2)
 
 
-def test_the_files_of_an_index_are_bounded():
+def test_the_number_of_files_in_an_index_is_limited():
     weights = {str(at): f"{at}.safetensors" for at in range(safetensors.FILES_LIMIT + 1)}
     with pytest.raises(UsageError, match="lists more than 4096 files"):
         safetensors.index({"weight_map": weights}, "index")
 
 
-def test_all_files_of_a_model_are_bounded_together(hub, tmp_path, monkeypatch):
-    """Each is far below the limit of one; 4096 of them would take all memory."""
+def test_the_total_header_size_of_a_model_is_limited(hub, tmp_path, monkeypatch):
+    """Each is far below the limit for one; 4096 of them would exhaust memory."""
     lengths = [int.from_bytes(SHARDED[name][:8], "little") for name in ("one.safetensors", "two.safetensors")]
     assert max(lengths) < 200 < sum(lengths)
     monkeypatch.setattr(headers, "LIMIT", 200)
@@ -213,19 +213,19 @@ def test_all_files_of_a_model_are_bounded_together(hub, tmp_path, monkeypatch):
             read(model)
 
 
-def test_a_file_may_have_most_of_the_tensors(tmp_path, monkeypatch):
+def test_a_single_file_may_have_most_of_the_tensors(tmp_path, monkeypatch):
     dense = shard(**{f"layer.{at}": (2,) for at in range(20)})
     monkeypatch.setattr(headers, "LIMIT", len(dense) + 200)
     assert len(headers.from_path(write(tmp_path / "m", {**SHARDED, "two.safetensors": dense})).tensors) == 21
 
 
 @pytest.mark.parametrize("name", ["config.json", "hf_quant_config.json"])
-def test_a_config_has_a_limit_of_its_own(tmp_path, name):
+def test_a_config_has_a_separate_size_limit(tmp_path, name):
     with pytest.raises(UsageError, match=f"{name} is larger than 16,000,000 bytes"):
         headers.from_path(write(tmp_path / "m", {**SHARDED, name: b" " * 16_000_001}))
 
 
-def test_a_hub_without_a_scheme_is_one_clear_error(monkeypatch):
+def test_a_hub_without_a_scheme_is_a_single_clear_error(monkeypatch):
     monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
     monkeypatch.setenv("HF_ENDPOINT", "hub.example")
     with pytest.raises(UsageError, match=r"HF_ENDPOINT is hub\.example, which is not an http address"):
@@ -242,7 +242,7 @@ def test_a_token_with_line_breaks_is_not_sent(hub, monkeypatch):
 QUANTIZED = {"producer": {"name": "modelopt"}, "quantization": {"quant_algo": "NVFP4", "exclude_modules": ["lm_head"]}}
 
 
-def test_what_modelopt_wrote_beside_config_json_is_read_with_it(hub, tmp_path):
+def test_the_quantization_file_of_modelopt_is_read_with_config_json(hub, tmp_path):
     files = {**SHARDED, "hf_quant_config.json": QUANTIZED}
     hub(files)
     expected = {**CONFIG, "quantization_config": {"quant_method": "modelopt", **QUANTIZED}}

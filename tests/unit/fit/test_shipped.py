@@ -1,4 +1,4 @@
-"""What is recorded of models: of which, as much as ``fit`` needs, and how it is written."""
+"""Recorded models: which ones, their keys, and their format."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
 @pytest.mark.parametrize("name", PLAYBOOKS)
-def test_the_model_of_every_bundled_playbook_is_recorded_or_said_not_to_be(name):
+def test_the_model_of_every_bundled_playbook_is_recorded_or_has_a_reason(name):
     playbook = read_playbook(*named(name))[0]
     model = playbook.model
     found = shipped.recorded(model.label, model.revision)
@@ -38,13 +38,13 @@ def test_the_model_of_every_bundled_playbook_is_recorded_or_said_not_to_be(name)
         assert found.recorded
 
 
-def test_every_recorded_file_has_the_name_of_its_model():
+def test_every_record_file_is_named_after_its_model():
     for path in shipped.DIRECTORY.iterdir():
         document = json.loads(path.read_text())
         assert path.name == shipped.file_name(document["repository"])
 
 
-def test_the_models_of_demo_and_record_are_one(tmp_path):
+def test_demo_and_record_use_the_same_models(tmp_path):
     made = from_path(write_tiny_model(tmp_path))
     found = shipped.recorded("~/.cache/sparkcluster/models/tiny-llama")
     config = parse(made.config, "tiny")
@@ -53,7 +53,7 @@ def test_the_models_of_demo_and_record_are_one(tmp_path):
 
 
 @pytest.mark.parametrize(("ranks", "drafts"), [(1, False), (2, False), (2, True)])
-def test_tensors_that_are_alike_are_recorded_as_one_and_weigh_the_same(ranks, drafts):
+def test_equal_tensors_are_recorded_as_one_and_weigh_the_same(ranks, drafts):
     config = parse({**LLAMA_8B, "num_experts": 4, "moe_intermediate_size": 8, "num_nextn_predict_layers": 1}, "m")
     tensors = [
         Tensor(f"model.layers.{layer}.{name}", "BF16", shape, 2 * shape[0] * (shape[1] if len(shape) > 1 else 1))
@@ -71,7 +71,7 @@ def test_tensors_that_are_alike_are_recorded_as_one_and_weigh_the_same(ranks, dr
     assert whole == recorded
 
 
-def test_a_model_is_recorded_from_the_hub_and_read_again(hub, tmp_path, capsys):
+def test_a_model_recorded_from_the_hub_is_read_back_unchanged(hub, tmp_path, capsys):
     layers = {f"model.layers.{at}.mlp.up_proj.weight": (64, 8) for at in range(3)}
     made = hub({"config.json": LLAMA_8B, "model.safetensors": shard(**layers)}, commit=COMMIT)
     assert record_model.main(["some/model"], tmp_path) == 0
@@ -102,7 +102,7 @@ def test_a_model_is_recorded_from_the_hub_and_read_again(hub, tmp_path, capsys):
         ),
     ],
 )
-def test_a_record_in_the_place_of_the_hub_says_why(hub, monkeypatch, behaviour, note):
+def test_a_record_used_instead_of_the_hub_says_why(hub, monkeypatch, behaviour, note):
     monkeypatch.setattr(shipped, "recorded", lambda *_: Source("some/model", LLAMA_8B))
     hub(
         {"config.json": LLAMA_8B, "model.safetensors": shard(**{f"layers.{at}": (1,) for at in range(300)})},
@@ -113,7 +113,7 @@ def test_a_record_in_the_place_of_the_hub_says_why(hub, monkeypatch, behaviour, 
     assert note in found.note
 
 
-def test_a_directory_that_is_missing_and_has_but_a_name_recorded_is_not_recorded(tmp_path, monkeypatch):
+def test_a_missing_directory_recorded_only_by_name_is_not_recorded(tmp_path, monkeypatch):
     path = tmp_path / "gone"
     monkeypatch.setattr(shipped, "recorded", lambda *_: Source(str(path), None, note="nobody has measured it"))
     with pytest.raises(NotRecorded, match=f"no model at {path}, and nobody has measured it"):

@@ -1,4 +1,4 @@
-"""Whether it fits: the measured tables, the two directions of the question, and what is advised."""
+"""The verdict of fit: measured tables, both directions of the question, and advice."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ JUDGED = [cell for cell in CELLS if not cell.about]
 
 
 @pytest.mark.parametrize("cell", JUDGED, ids=lambda cell: f"{cell.where}: {cell.what}")
-def test_a_measured_cell_is_within_a_tenth(cell):
+def test_predictions_are_within_a_tenth_of_measurements(cell):
     assert abs(cell.error) <= fit_page.WITHIN
 
 
 @pytest.mark.parametrize("each", fit_weights.published(), ids=lambda each: each.model)
-def test_weights_from_the_config_alone_are_within_a_twentieth_of_what_was_published(each):
+def test_weights_estimated_from_the_config_are_within_a_twentieth_of_published_sizes(each):
     assert abs(each.error) <= fit_weights.WITHIN
 
 
-def test_it_starts_where_it_started():
+def test_fit_predicts_the_utilizations_at_which_vllm_started():
     assert all(says == ("fits" if started else "does not fit") for _, started, says in fit_page.starts())
 
 
 @pytest.mark.parametrize("pool", fit_ranges.pools(), ids=lambda pool: f"{pool.what} {pool.unit}")
-def test_a_published_cache_is_inside_the_range_and_no_verdict_contradicts_it(pool):
+def test_published_caches_are_inside_the_range_and_agree_with_the_verdict(pool):
     assert pool.inside
 
 
@@ -54,12 +54,12 @@ def test_a_published_cache_is_inside_the_range_and_no_verdict_contradicts_it(poo
     ],
 )
 def test_graphs_are_counted_as_vllm_profiles_them(changed, count):
-    """51 sizes up to 512, as its logs have them, and as many again for decoding alone."""
+    """51 sizes up to 512, as in its logs, and as many again for decoding alone."""
     assert graphs(dataclasses.replace(settings(8192), **changed)) == count
 
 
 @pytest.mark.parametrize(("requests", "context"), [(1, 4096), (7, 131072)])
-def test_the_smallest_utilization_is_the_smallest(requests, context):
+def test_below_the_smallest_utilization_the_model_does_not_fit(requests, context):
     def at(utilization):
         return fit(CONFIG, settings(context), SMALL, spark(), utilization=utilization, requests=requests)
 
@@ -67,13 +67,13 @@ def test_the_smallest_utilization_is_the_smallest(requests, context):
     needed = at(0.85).layout.bytes_for(requests)
     assert at(smallest).pool_bytes >= needed > at(smallest - 0.01).pool_bytes
     if safe > 0.9:
-        return  # the system would starve, whatever a step takes
+        return  # too little memory for the system, with any size of a step
     assert at(smallest).verdict == "too close to say"
     assert (at(safe).verdict, at(safe - 0.01).verdict) == ("fits", "too close to say")
     assert at(None).utilization == safe
 
 
-def test_the_longest_context_is_the_longest():
+def test_above_the_longest_context_the_model_does_not_fit():
     engine = settings(131072)
     longest = largest_context(CONFIG, engine, 20 * GIB, 2)
     assert 0 < longest < 131072
@@ -84,7 +84,7 @@ def test_the_longest_context_is_the_longest():
     assert needs(longest) <= 20 * GIB < needs(longest + 1)
 
 
-def test_a_utilization_that_starves_the_system_is_refused_and_one_near_it_warned_of():
+def test_a_utilization_that_starves_the_system_is_refused_and_one_near_it_is_a_warning():
     starved = fit(CONFIG, settings(8192), SMALL, spark(), utilization=0.97)
     assert "would be left for the system" in starved.problems[0]
     assert starved.advice[0].startswith("set gpu-memory-utilization to 0.9")

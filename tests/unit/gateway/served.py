@@ -61,7 +61,7 @@ async def serving(engine: Engine) -> AsyncIterator[str]:
 
 
 class Served:
-    """A gateway whose keeper hears of models on demand by ``report``, and to whom all others are ready."""
+    """A gateway whose keeper gets states of models on demand from ``report``; all others are ready."""
 
     def __init__(self, url: str, client: aiohttp.ClientSession, keeper: Keeper) -> None:
         self.url, self.client, self.keeper = url, client, keeper

@@ -1,4 +1,4 @@
-"""The keeper with a door on a real Unix socket and an engine that answers HTTP; the clock is passed in."""
+"""The keeper with a real Unix socket to the guards and an engine that answers HTTP; the clock is passed in."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.unit.gateway.served import run, serving
 
 
 class Door:
-    """What the guards say, and what they are told."""
+    """The guards' answers, and the requests they received."""
 
     def __init__(self, path: Path) -> None:
         self.path, self.state, self.told = path, "stopped", list[dict[str, Any]]()
@@ -100,8 +100,8 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def test_load_use_idle_unload(tmp_path: Path) -> None:
-    """A request has its model loaded, waits, is sent to its engine; unused, the model is unloaded."""
+def test_a_model_is_loaded_used_and_unloaded_when_idle(tmp_path: Path) -> None:
+    """A request triggers a load, waits, and is sent to the engine; when idle, the model is unloaded."""
 
     @run
     async def story() -> None:
@@ -127,8 +127,8 @@ def test_load_use_idle_unload(tmp_path: Path) -> None:
     story()
 
 
-def test_engines_that_are_always_on(tmp_path: Path) -> None:
-    """One that serves is ready; where another model answers, it is not. Both take requests at once."""
+def test_always_on_engines(tmp_path: Path) -> None:
+    """A serving one is ready; if another model answers, it is not. Both accept requests immediately."""
 
     @run
     async def story() -> None:
@@ -140,8 +140,8 @@ def test_engines_that_are_always_on(tmp_path: Path) -> None:
     story()
 
 
-def test_a_door_that_goes_away_and_comes_back(tmp_path: Path) -> None:
-    """What runs serves on; what does not run cannot be loaded, which those who wait are told after half a minute."""
+def test_running_models_keep_serving_while_the_guards_are_unreachable(tmp_path: Path) -> None:
+    """Running models keep serving; others cannot be loaded, and waiting requests get an error after half a minute."""
 
     @run
     async def story() -> None:

@@ -1,4 +1,4 @@
-"""The program as it is sent: one file, in a process of its own."""
+"""The gateway program as sent to the node: one file, in a separate process."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.unit.gateway.served import CHAT, document, key, model, run, serving
 
 
 class Program:
-    """The gateway's process, in a directory whose path is too long for a socket's."""
+    """The gateway's process, in a directory whose path is too long for a socket."""
 
     def __init__(self, place: Path, port: int) -> None:
         self.place, self.port = place, port
@@ -51,7 +51,7 @@ class Program:
             process.wait()
 
     async def ask(self, method: str, path: str) -> dict[str, Any]:
-        """What the control socket answers, to the program of the nodes that asks it."""
+        """The control socket's answer to the node program."""
         silent = "it does not answer"
         while silent in str(
             (found := gateway_control.main({**self.cluster, "method": method, "path": path})).get("error")
@@ -69,8 +69,8 @@ async def status(client: aiohttp.ClientSession, secret: str) -> int:
         return answer.status
 
 
-def test_a_new_config_is_taken_in_and_no_stream_ends(tmp_path: Path) -> None:
-    """A broken one is ignored; the control socket is its owner's, who hears what runs."""
+def test_a_new_config_is_loaded_without_ending_streams(tmp_path: Path) -> None:
+    """A broken one is ignored; the control socket is accessible to its owner only, and reports the running config."""
 
     @run
     async def scenario() -> None:

@@ -1,6 +1,6 @@
-"""The state machine of the gateway under random schedules: requests, faults, and engines that take their time.
+"""The state machine of the gateway under random schedules: requests, faults, and slow engines.
 
-The world moves only when it is told to; nothing sleeps. What has to hold is asserted where it could break.
+Simulated time advances only by explicit steps; nothing sleeps. Invariants are asserted at the places that could break them.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def config(*models: Model) -> Config:
 
 @dataclasses.dataclass
 class Engine:
-    """A model on demand as it really is."""
+    """The real state of a model on demand."""
 
     start_s: float
     stop_s: float
@@ -83,7 +83,7 @@ def plans(draw: st.DrawFn, *, faults: bool = True) -> Plan:
 
 
 class Client(Request):
-    """A client: it waits, at most as long as its patience, then its request is in flight for ``work_s``."""
+    """A client that waits at most ``patience``; then its request is in flight for ``work_s``."""
 
     def __init__(self, name: str, world: World, work_s: float) -> None:
         super().__init__(name, STREAM_WAIT_S)
@@ -104,14 +104,14 @@ class Client(Request):
 
 
 class World:
-    """Clients, the gateway's state machine, a door, and engines."""
+    """Clients, the gateway's state machine, guards, and engines."""
 
     def __init__(self, plan: Plan) -> None:
         self.now, self.plan = 0.0, plan
         self.engines = {name: dataclasses.replace(engine) for name, engine in plan.engines.items()}
         self.clients: list[Client] = []
         self.all: list[Client] = []
-        self.gone: dict[str, float] = {}  # the door, a node, or a model, and until when
+        self.gone: dict[str, float] = {}  # the guards, a node, or a model, and until when
         self.restart()
 
     def restart(self) -> None:
@@ -259,14 +259,14 @@ QUICK = settings(max_examples=500, deadline=None, suppress_health_check=list(Hea
 @QUICK
 @given(plans())
 def test_no_request_is_lost_and_no_plan_over_budget(plan: Plan) -> None:
-    """Whatever fails: every wait ends, by the right model, none is cut that has time, and no node gets too much."""
+    """With any fault: every wait ends, with the right model, no request is cut before its time, and no node is over budget."""
     World(plan).run()
 
 
 @QUICK
 @given(plans(faults=False))
-def test_without_faults_every_request_is_served(plan: Plan) -> None:
-    """Who waits is served in the end, however long others use the room."""
+def test_without_faults_every_request_is_answered(plan: Plan) -> None:
+    """A waiting request is served in the end, however long others use the memory."""
     World(plan).run()
 
 
@@ -289,8 +289,8 @@ def over_budget(now: float, models: Any, seen: Any, room: Any) -> dict[str, str]
     ("wrong", "what"),
     [(without_residence, "thrash"), (without_drain, "a request is cut"), (over_budget, "over budget")],
 )
-def test_wrong_schedulers_are_caught(wrong: Any, what: str) -> None:
-    """The properties above are worth something: each of these breaks its own."""
+def test_faulty_schedulers_are_detected(wrong: Any, what: str) -> None:
+    """The properties above are meaningful: each of these faulty schedulers violates one."""
 
     @settings(QUICK, phases=[Phase.generate], derandomize=True, database=None)
     @given(plans(faults=False))

@@ -22,7 +22,7 @@ HEADERS = {"Set-Cookie": "a=b", "Access-Control-Allow-Origin": "*", "X-Request-I
 
 
 class Recorder:
-    """An engine that answers every request alike, and keeps what it was sent."""
+    """An engine that answers every request in the same way, and records requests."""
 
     def __init__(self, status: int = 200, text: str = "{}") -> None:
         self.status, self.text = status, text
@@ -36,8 +36,8 @@ class Recorder:
 
 
 @run
-async def test_64_streams_at_once_lose_no_byte() -> None:
-    """Neither order nor content of any stream changes, whatever the size of its chunks."""
+async def test_64_concurrent_streams_lose_no_byte() -> None:
+    """Order and content of streams are unchanged, for any chunk size."""
 
     def sent(seed: int) -> list[bytes]:
         chance = random.Random(seed)
@@ -61,8 +61,8 @@ async def test_64_streams_at_once_lose_no_byte() -> None:
 
 
 @run
-async def test_request_and_answer_pass_unchanged_but_for_what_is_of_the_connection_and_secret() -> None:
-    """The body byte for byte; no key of a client goes on, and no cookie comes back, nor what lets web pages read it."""
+async def test_request_and_answer_are_forwarded_unchanged_except_hop_by_hop_headers_and_secrets() -> None:
+    """The body byte for byte; no client key is forwarded, and no cookie or CORS header is returned."""
     engine, body = Recorder(), '{"x":  1.0,"model" : "gpt-alias", "é":"\\u00e9"}\n'.encode()
     keys, path = key("clients"), "/v1/messages?beta=true"
     for engine_key in ("engines", None):
@@ -81,8 +81,8 @@ async def test_request_and_answer_pass_unchanged_but_for_what_is_of_the_connecti
 
 
 @run
-async def test_a_multipart_body_is_routed_by_its_model_and_sent_on_unchanged() -> None:
-    """Parts before and after ``model`` are kept; where an engine is not reached the next one gets it whole."""
+async def test_a_multipart_body_is_routed_by_its_model_and_forwarded_unchanged() -> None:
+    """Parts before and after ``model`` are kept; if an engine is unreachable the next one gets the complete body."""
     engine = Recorder()
     part = b'--XX\r\nContent-Disposition: form-data; name="%s"\r\n\r\n%s\r\n'
     sent = part % (b"prompt", b'name="model"') + part % (b"model", b"whisper") + part % (b"file", b"\0" * 300_000)
@@ -102,8 +102,8 @@ async def test_a_multipart_body_is_routed_by_its_model_and_sent_on_unchanged() -
 
 
 @run
-async def test_a_wrong_key_reaches_no_engine() -> None:
-    """Each client library gets the error in the form that it knows; /health alone needs no key."""
+async def test_a_request_with_a_wrong_key_reaches_no_engine() -> None:
+    """Each client library gets the error in its format; only /health needs no key."""
     engine = Recorder()
     async with serving(engine) as url, gateway(model("gpt", url), keys=key("right")) as it:
         for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "Basic right"}, {"x-api-key": "é"}):
@@ -117,8 +117,8 @@ async def test_a_wrong_key_reaches_no_engine() -> None:
 
 
 @run
-async def test_the_model_of_another_key_looks_like_none() -> None:
-    """A limited key can neither use nor learn of other models, also not by ``auto``, a listing or metrics."""
+async def test_a_model_of_another_key_looks_absent() -> None:
+    """A limited key can neither use nor list other models, also not through ``auto``, a listing or metrics."""
     keys = {**key("all"), **key("alices", ["embed"])}
     models = [model("gpt", REFUSING), model("embed", REFUSING, kind="embeddings")]
     async with gateway(*models, keys=keys) as it:
@@ -136,8 +136,8 @@ async def test_the_model_of_another_key_looks_like_none() -> None:
 
 
 @run
-async def test_other_paths_of_an_engine_are_not_there() -> None:
-    """What stops an engine, loads code into it or tells of other clients."""
+async def test_other_paths_of_an_engine_are_not_exposed() -> None:
+    """Paths that stop an engine, load code into it or show data of other clients."""
     engine = Recorder()
     async with serving(engine) as url, gateway(model("gpt", url)) as it:
         for path in (
@@ -161,8 +161,8 @@ async def test_other_paths_of_an_engine_are_not_there() -> None:
 
 
 @run
-async def test_a_body_that_never_ends_is_refused() -> None:
-    """One that stops arriving after a time, one that goes on at a size, in either kind of body."""
+async def test_an_endless_body_is_refused() -> None:
+    """A body that stops arriving is refused after a time, an endless one at a size, in either kind of body."""
     engine = Recorder()
     kinds = {"application/json": b'{"model": "gpt", "x": "', "multipart/form-data; boundary=X": FORM}
 
@@ -185,8 +185,8 @@ async def test_a_body_that_never_ends_is_refused() -> None:
 
 
 @run
-async def test_a_body_that_no_engine_could_read_is_refused() -> None:
-    """Among them what takes hundreds of times its size in memory, and what any web page may send."""
+async def test_a_body_that_is_not_a_valid_request_is_refused() -> None:
+    """Including bodies that expand to hundreds of times their size, and requests of any web page."""
     bodies = {b"[" * 1_100_000: 413, b"[" * 10_000: 400, b"[]": 400, b"{": 400, b'{"model": 1}': 404, b"": 400}
     async with gateway(model("gpt", REFUSING)) as it:
         for body, status in bodies.items():
@@ -203,8 +203,8 @@ async def test_a_body_that_no_engine_could_read_is_refused() -> None:
 
 
 @run
-async def test_another_engine_is_asked_where_one_is_gone_or_full() -> None:
-    """Before the first byte; if none takes it, the client is told when to ask again, and no address."""
+async def test_another_replica_is_used_if_one_is_down_or_full() -> None:
+    """Before the first byte; if none accepts it, the client gets a retry time, and no address."""
     full, engine = Recorder(503), Recorder()
     async with serving(full) as busy, serving(engine) as url:
         async with gateway(model("gpt", REFUSING, busy, url), model("one", REFUSING, busy)) as it:
@@ -218,8 +218,8 @@ async def test_another_engine_is_asked_where_one_is_gone_or_full() -> None:
 
 
 @run
-async def test_large_requests_at_once_are_refused_before_they_take_all_memory() -> None:
-    """It has room for eight of the largest: those that come later are told to, and none is remembered."""
+async def test_large_concurrent_requests_are_refused_before_they_exhaust_memory() -> None:
+    """It has memory for eight of the largest: later ones get a retry time, and none is stored."""
     big = {"model": "gpt", "x": "y" * 900}
     async with serving(Recorder()) as url, gateway(model("gpt", url, idle_s=60), MOST_HELD_BYTES=8000) as it:
 
@@ -235,15 +235,15 @@ async def test_large_requests_at_once_are_refused_before_they_take_all_memory() 
 
 
 @run
-async def test_an_engine_that_wants_another_key_is_not_taken_for_a_wrong_key_of_the_client() -> None:
+async def test_an_engine_that_requires_a_different_key_is_not_reported_as_a_wrong_client_key() -> None:
     async with serving(Recorder(401)) as url, gateway(model("gpt", url), engine_key="old") as it:
         async with it.post(json={"model": "gpt"}) as answer:
             assert (answer.status, "another api.key" in await answer.text()) == (503, True)
 
 
 @run
-async def test_an_answer_that_breaks_off_is_not_asked_for_again_and_does_not_look_whole() -> None:
-    """A stream of events ends with an error; any other answer ends without its end."""
+async def test_an_interrupted_answer_is_not_retried_and_does_not_look_complete() -> None:
+    """An event stream ends with an error; any other answer is truncated."""
     asked = []
 
     async def engine(request: web.BaseRequest) -> web.StreamResponse:
@@ -265,7 +265,7 @@ async def test_an_answer_that_breaks_off_is_not_asked_for_again_and_does_not_loo
 
 
 @run
-async def test_an_engine_that_dies_before_it_answers_is_an_error_with_text() -> None:
+async def test_an_engine_that_dies_before_it_answers_is_an_error_with_a_message() -> None:
     async def engine(request: web.BaseRequest) -> web.StreamResponse:
         request.transport.abort()
         return web.Response()
@@ -275,8 +275,8 @@ async def test_an_engine_that_dies_before_it_answers_is_an_error_with_text() -> 
 
 
 @run
-async def test_a_client_that_leaves_ends_the_work_of_the_engine() -> None:
-    """Also before the first byte, where nothing would be written to it."""
+async def test_a_disconnecting_client_aborts_the_request_in_the_engine() -> None:
+    """Also before the first byte, when nothing would be written to it."""
     asked, ended = asyncio.Event(), asyncio.Event()
 
     async def engine(request: web.BaseRequest) -> web.StreamResponse:
@@ -304,8 +304,8 @@ async def test_a_client_that_leaves_ends_the_work_of_the_engine() -> None:
 
 
 @run
-async def test_a_client_that_does_not_read_is_closed() -> None:
-    """Its engine is free again, however long its answer would have been."""
+async def test_a_client_that_does_not_read_is_disconnected() -> None:
+    """Its engine is free immediately, however long the answer would have been."""
     ended = asyncio.Event()
 
     async def engine(request: web.BaseRequest) -> web.StreamResponse:
@@ -323,8 +323,8 @@ async def test_a_client_that_does_not_read_is_closed() -> None:
 
 
 @run
-async def test_auto_is_the_largest_chat_model_that_is_ready_else_the_first() -> None:
-    """The engine is asked by its own name."""
+async def test_auto_is_the_largest_ready_chat_model_or_the_first() -> None:
+    """The request uses the engine's model name."""
     engine = Recorder()
     async with serving(engine) as url:
         models = [model("first", url), model("large", url, size=9), model("embed", url, kind="embeddings", size=99)]
@@ -342,7 +342,7 @@ async def test_auto_is_the_largest_chat_model_that_is_ready_else_the_first() -> 
 
 @run
 async def test_a_stream_gets_comments_while_its_model_loads_then_the_engines_bytes() -> None:
-    """What goes wrong then is an event: neither a second answer nor a silent end."""
+    """Later errors are events: neither a second answer nor a silent end."""
     engine = Recorder(text="data: [DONE]\n\n")
     ends = {200: "data: [DONE]", 400: "data: data: [DONE]", 503: "data: {", None: "event: error"}
     async with serving(engine) as url, gateway(model("gpt", url, idle_s=60), COMMENT_S=0.05) as it:

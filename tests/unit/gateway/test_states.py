@@ -1,4 +1,4 @@
-"""What happens to requests and models, one rule each; times are passed in."""
+"""Transitions of requests and models, one rule per test; times are passed in."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def actions(states: Timed) -> Mapping[str, str]:
     return {name: seen.state for name, seen in states.seen.items()}
 
 
-def test_many_requests_are_one_load_and_a_bounded_queue() -> None:
+def test_many_requests_cause_one_load_and_wait_in_a_bounded_queue() -> None:
     states = Timed(model("a"))
     at(states, 0, a="stopped")
     waiting = [request(states, "a", 1) for _ in range(MOST_WAITING)]
@@ -55,7 +55,7 @@ def test_many_requests_are_one_load_and_a_bounded_queue() -> None:
     assert all(each.admitted for each in waiting)
 
 
-def test_what_runs_when_the_gateway_starts_is_taken_over_and_counts_as_used_now() -> None:
+def test_models_running_at_the_start_of_the_gateway_are_adopted_as_just_used() -> None:
     states = Timed(model("a"), time=5000)
     at(states, 5000, a="ready")
     assert request(states, "a", 5001).admitted
@@ -63,8 +63,8 @@ def test_what_runs_when_the_gateway_starts_is_taken_over_and_counts_as_used_now(
     assert [at(states, now, a="ready") for now in (5000, 6199, 6200)] == [{}, {}, {"a": False}]
 
 
-def test_a_request_that_meets_an_unload_waits_and_has_it_loaded_again() -> None:
-    """llama-swap#946: a slot was wedged when a request met an unload."""
+def test_a_request_during_an_unload_waits_and_triggers_a_load() -> None:
+    """llama-swap#946: a slot hung when a request arrived during an unload."""
     states = Timed(model("a"))
     at(states, 0, a="ready")
     slow = request(states, "a", 1)
@@ -79,7 +79,7 @@ def test_a_request_that_meets_an_unload_waits_and_has_it_loaded_again() -> None:
     assert late.admitted
 
 
-def test_an_endless_request_does_not_keep_a_model_that_drains() -> None:
+def test_an_endless_request_does_not_prevent_an_unload() -> None:
     states = Timed(model("a"))
     at(states, 0, a="ready")
     request(states, "a", 1)
@@ -87,7 +87,7 @@ def test_an_endless_request_does_not_keep_a_model_that_drains() -> None:
     assert [at(states, now, a="ready") for now in (DRAIN_S, 1 + DRAIN_S)] == [{}, {"a": False}]
 
 
-def test_unload_by_hand_refuses_who_waits() -> None:
+def test_a_manual_unload_refuses_waiting_requests() -> None:
     states = Timed(model("a"))
     at(states, 0, a="stopped")
     states.load("a")
@@ -99,7 +99,7 @@ def test_unload_by_hand_refuses_who_waits() -> None:
     assert at(states, 3, a="starting") == {"a": False}
 
 
-def test_a_failed_load_is_told_and_not_tried_again_for_a_minute() -> None:
+def test_a_failed_load_is_reported_and_not_retried_for_a_minute() -> None:
     states = Timed(model("a"))
     at(states, 0, a="stopped")
     waits = request(states, "a", 1)
@@ -117,8 +117,8 @@ def test_a_failed_load_is_told_and_not_tried_again_for_a_minute() -> None:
     assert at(states, 10 + RETRY_S, a="failed") == {"a": True}
 
 
-def test_those_used_least_recently_make_room_as_few_as_suffice() -> None:
-    """Of three that are past their residence the oldest is too small to matter, and the newest is not needed."""
+def test_the_least_recently_used_models_are_unloaded_as_few_as_suffice() -> None:
+    """Of three past their minimum residence the oldest is too small, and the newest is not needed."""
     states = Timed(model("small", 10 * GB), model("old", 40 * GB), model("new", 40 * GB), model("d", 50 * GB))
     at(states, 0, small="ready", old="ready", new="ready", d="stopped")
     for now, name in enumerate(["small", "old", "new"], 1):
@@ -128,7 +128,7 @@ def test_those_used_least_recently_make_room_as_few_as_suffice() -> None:
     assert actions(states) == {"small": "ready", "old": "draining", "new": "ready", "d": "stopped"}
 
 
-def test_a_younger_request_does_not_take_the_room_that_the_oldest_waits_for() -> None:
+def test_a_newer_request_does_not_take_the_memory_for_the_oldest() -> None:
     states = Timed(model("a"), model("b"), model("c", 30 * GB))
     at(states, 0, a="ready", b="stopped", c="stopped")
     request(states, "b", 1)
@@ -141,8 +141,8 @@ def test_a_younger_request_does_not_take_the_room_that_the_oldest_waits_for() ->
     assert at(states, 99, a="stopped", b="ready", c="stopped") == {"c": True}
 
 
-def test_who_waits_for_a_lost_node_blocks_nobody() -> None:
-    """Half of a still holds the memory of n1, as far as anyone knows; so b cannot start, and c may."""
+def test_a_wait_for_a_lost_node_blocks_no_other_request() -> None:
+    """Half of a may still use the memory of n1; so b cannot start, and c may."""
     states = Timed(model("a", 60 * GB, "n2", "n1"), model("b"), model("c", 30 * GB))
     at(states, 0, a="ready", b="stopped", c="stopped")
     states.polled("a", "http://a", "refused")
@@ -155,7 +155,7 @@ def test_who_waits_for_a_lost_node_blocks_nobody() -> None:
     assert late.refused.text == "a cannot be loaded now; its operator can see why with sparkcluster status"
 
 
-def test_what_cannot_fit_is_refused_with_the_sum() -> None:
+def test_a_model_that_cannot_fit_is_refused_with_the_sum() -> None:
     states = Timed(model("base", 50 * GB, idle_s=None), model("a"))
     at(states, 0, a="stopped")
     for way_in in (lambda: request(states, "a", 1), lambda: states.load("a")):
@@ -164,7 +164,7 @@ def test_what_cannot_fit_is_refused_with_the_sum() -> None:
     assert at(states, 2, a="stopped") == {}
 
 
-def test_another_inventory_while_requests_wait() -> None:
+def test_a_changed_inventory_while_requests_wait() -> None:
     states = Timed(model("a"), model("b"), model("c"))
     at(states, 0, a="stopped", b="stopped", c="stopped")
     a, b, c = (request(states, name, 1) for name in "abc")
@@ -177,7 +177,7 @@ def test_another_inventory_while_requests_wait() -> None:
     assert at(states, 4, b="stopped", d="stopped") == {}, "c takes room again, as it is always on now"
 
 
-def test_replicas_get_requests_by_those_in_flight_and_one_that_is_down_gets_none() -> None:
+def test_replicas_are_balanced_by_requests_in_flight_and_a_failed_one_gets_none() -> None:
     states = Timed(dataclasses.replace(model("base", idle_s=None), backends=("http://1", "http://2")))
     first, second, third = (request(states, "base", 1) for _ in range(3))
     assert [states.backend(each, ()) for each in (first, second)] == ["http://1", "http://2"]

@@ -1,4 +1,4 @@
-"""A real sshd on loopback with keys of its own, for one test."""
+"""A real sshd on loopback with separate keys, for one test."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def keygen(path: Path, *more: str) -> Path:
 
 
 def gone(mark: int | str, limit_s: float = 30) -> bool:
-    """Whether the process ``mark``, or all with that word in their command lines, end; a zombie has none."""
+    """Whether the process ``mark``, or all processes with that word in their command line, exit; a zombie has none."""
     word = str(mark).encode()
     until = time.monotonic() + limit_s
     while time.monotonic() < until:
@@ -126,7 +126,7 @@ class Sshd:
         return SshHost("spark-1", self.target(**changes))
 
     def children(self) -> list[int]:
-        """Processes that serve its connections: ``sshd``, from OpenSSH 9.8 on ``sshd-session``, and what those fork."""
+        """Processes that serve its connections: ``sshd``, since OpenSSH 9.8 ``sshd-session``, and their children."""
         found = subprocess.run(["ps", "-eo", "pid=,ppid=,comm="], capture_output=True, text=True, check=True)
         rows = [line.split(maxsplit=2) for line in found.stdout.splitlines()]
         pids = [self.process.pid]
@@ -135,7 +135,7 @@ class Sshd:
         return pids[1:]
 
     def send(self, number: signal.Signals) -> None:
-        """Send a signal to the listener and to what serves its connections."""
+        """Send a signal to the listener and to the processes of its connections."""
         for pid in [self.process.pid, *self.children()]:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, number)
@@ -174,7 +174,7 @@ exec "$@"
 
 
 class Accounts:
-    """An sshd with PAM on this machine, with users whose password is ``PASSWORD`` and a sudoers of their own."""
+    """An sshd with PAM on this machine, with users whose password is ``PASSWORD`` and a separate sudoers file."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -239,7 +239,7 @@ def start_sshd(tmp_path, _needs_sshd):
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory, _needs_sshd):
-    """One sshd that its tests leave as they found it."""
+    """An sshd that its tests do not change."""
     folder = tmp_path_factory.mktemp("sshd")
     started = Sshd(folder / "sshd", keygen(folder / "host_key"))
     started.trust()
@@ -249,7 +249,7 @@ def server(tmp_path_factory, _needs_sshd):
 
 @pytest.fixture
 def host(server):
-    """A host on a connection of its own to ``server``."""
+    """A host with a separate connection to ``server``."""
     made = server.host()
     yield made
     made.close()

@@ -1,4 +1,4 @@
-"""Many hosts at once, and the fake one."""
+"""Concurrent calls to many hosts, and the fake host."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def fleet(*names: str) -> Fleet:
     return Fleet({name: FakeHost(name).on("hostname", answer=name) for name in names})
 
 
-def test_all_run_at_once_and_all_outcomes_are_returned():
+def test_calls_run_concurrently_and_all_results_are_returned():
     barrier = threading.Barrier(3, timeout=10)
 
     def ask(host: Host) -> bytes:
@@ -33,7 +33,7 @@ def test_all_run_at_once_and_all_outcomes_are_returned():
     assert list(failures(outcomes)) == ["b"]
 
 
-def test_a_defect_propagates_once_all_have_ended():
+def test_a_bug_is_raised_after_all_calls_have_ended():
     ended = []
 
     def ask(host: Host) -> None:
@@ -48,7 +48,7 @@ def test_a_defect_propagates_once_all_have_ended():
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 @pytest.mark.parametrize("kind", [SystemExit, MemoryError])
-def test_any_exception_that_ends_a_thread_is_raised(kind):
+def test_any_exception_in_a_thread_is_raised(kind):
     def fail(host: Host) -> None:
         raise kind("the reason")
 
@@ -56,7 +56,7 @@ def test_any_exception_that_ends_a_thread_is_raised(kind):
         fleet("a", "b").each(fail, limit_s=5)
 
 
-def test_a_host_that_never_ends_is_a_time_out_and_the_others_are_returned():
+def test_an_endless_host_is_a_time_out_and_the_others_are_returned():
     release = threading.Event()
 
     def ask(host: Host) -> str:
@@ -71,7 +71,7 @@ def test_a_host_that_never_ends_is_a_time_out_and_the_others_are_returned():
 
 
 def test_ctrl_c_ends_a_wait_that_the_signal_does_not_interrupt():
-    """As one that comes between Python's last look and the wait; here another thread gets it."""
+    """Like one between Python's last check and the wait; here another thread gets it."""
     over, ended = threading.Event(), []
 
     def interrupt(_):
@@ -86,8 +86,8 @@ def test_ctrl_c_ends_a_wait_that_the_signal_does_not_interrupt():
     over.set()
 
 
-def test_after_ctrl_c_in_a_wait_what_still_runs_is_waited_for_again():
-    """The ranks that were started are stopped then, by the thread that started them."""
+def test_after_ctrl_c_in_a_wait_running_calls_are_waited_for():
+    """The started ranks are stopped then, by the thread that started them."""
     release = threading.Event()
 
     def work(name: str) -> str:

@@ -1,4 +1,4 @@
-"""A node whose record lies about other machines: what it says leads nowhere. Real sshd, sockets, terminal and nodes."""
+"""A node whose record lies about other machines is not followed. Real sshd, sockets, terminal and nodes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sparkcluster.spec.load import load
 
 
 class Listener:
-    """A socket that counts who connects."""
+    """A socket that counts connections."""
 
     def __init__(self):
         self.socket = socket.create_server(("127.0.0.1", 0))
@@ -44,7 +44,7 @@ def listener():
 
 @pytest.fixture
 def site(tmp_path, listener):
-    """``site(nodes)``: an inventory of this machine, whose record names ``nodes``; new SSH hosts go to ``listener``."""
+    """``site(nodes)``: an inventory of this machine, whose record names ``nodes``; new SSH hosts connect to ``listener``."""
     state = tmp_path / "state"
     releases = state / "clusters" / "atlas" / "releases"
     releases.mkdir(parents=True)
@@ -71,7 +71,7 @@ def site(tmp_path, listener):
     return make
 
 
-def test_down_follows_no_record_to_a_machine_and_stores_no_key_of_its_choice(start_sshd, site, tmp_path, listener):
+def test_down_contacts_no_machine_from_a_record_and_stores_no_key_of_its_choice(start_sshd, site, tmp_path, listener):
     evil = start_sshd("evil")
     mine = tmp_path / "authorized_keys"
     mine.write_text("ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJdm4r4nXtTXa6M5n2m4B2b8iUu1zR4l2o7pXQ9rX3aB me@desk\n")
@@ -112,7 +112,7 @@ KEY = "AAAAC3NzaC1lZDI1NTE5AAAAIJdm4r4nXtTXa6M5n2m4B2b8iUu1zR4l2o7pXQ9rX3aB"
         f"|1|c2FsdA==|aGFzaA== ssh-ed25519 {KEY}\n@revoked old ssh-ed25519 {KEY}\n",
     ],
 )
-def test_a_key_is_stored_in_a_new_file_or_beside_host_keys(tmp_path, content):
+def test_a_key_is_stored_in_a_new_file_or_next_to_other_host_keys(tmp_path, content):
     file = tmp_path / "below" / "known_hosts"
     if content is not None:
         file.parent.mkdir()

@@ -37,13 +37,13 @@ def test_a_command_that_times_out_is_killed_with_its_children(host, tmp_path):
     assert gone(mark)
 
 
-def test_arguments_reach_the_program_as_they_are(host, tmp_path):
+def test_arguments_reach_the_program_unchanged(host, tmp_path):
     argument = f"a; touch {tmp_path}/x"
     assert host.run(["echo", argument]).stdout.decode() == argument + "\n"
     assert not (tmp_path / "x").exists()
 
 
-def test_a_stream_takes_input_and_gives_lines(host):
+def test_a_stream_accepts_input_and_returns_lines(host):
     with host.stream(["cat"], stdin=b"one\ntw") as stream:
         lines = stream.lines(10)
         assert next(lines) == b"one"
@@ -53,7 +53,7 @@ def test_a_stream_takes_input_and_gives_lines(host):
     assert (result.exit_code, result.stdout) == (0, b"rest")
 
 
-def test_a_silent_stream_is_a_time_out_and_closing_ends_its_group(host):
+def test_a_silent_stream_is_a_time_out_and_close_ends_its_process_group(host):
     with host.stream(["sh", "-c", "sleep 600 & echo $!; wait"]) as stream:
         pid = int(next(stream.lines(30)))
         with pytest.raises(CommandTimeout, match=r"printed nothing for 0\.3 s"):

@@ -1,4 +1,4 @@
-"""Nodes whose programs print without end: every call and line has a limit, and memory stays bounded."""
+"""Nodes whose programs print without end: every call and line has a limit, and memory is bounded."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sparkcluster.errors import CommandFailed, CommandTimeout
 from sparkcluster.hosts import base, program
 from sparkcluster.hosts.local import LocalHost
 
-# What a hostile node has in place of python3; it ignores what it was sent.
+# A hostile node's python3, which ignores its input.
 HOSTILE = {
     "flood": "import sys\nwhile True: sys.stdout.write('x' * 99 + '\\n' + 'y' * 1000)",
     "endless-line": "import sys\nwhile True: sys.stdout.write('x' * 65536)",
@@ -22,7 +22,7 @@ HOSTILE = {
 
 @pytest.fixture(params=["local", "ssh"])
 def node(request):
-    """This machine, directly and by a real sshd."""
+    """This machine, directly and through a real sshd."""
     return LocalHost("spark-1") if request.param == "local" else request.getfixturevalue("host")
 
 
@@ -30,14 +30,14 @@ def hostile(kind: str) -> list[str]:
     return [sys.executable, "-c", HOSTILE[kind]]
 
 
-def test_a_call_that_prints_without_end_fails_at_its_limit(node, monkeypatch):
+def test_a_call_with_endless_output_fails_at_its_limit(node, monkeypatch):
     monkeypatch.setattr(base, "OUTPUT_BYTES", 3_000_000)
     with pytest.raises(CommandFailed, match=r"on spark-1 printed output of more than 3 MB") as caught:
         node.run(hostile("flood"), timeout_s=60)
     assert caught.value.node == "spark-1"
 
 
-def test_a_line_without_end_fails_at_its_limit(node):
+def test_an_endless_line_fails_at_its_limit(node):
     with (
         node.stream(hostile("endless-line")) as stream,
         pytest.raises(CommandFailed, match=r"on spark-1 printed a line of more than 1 MB"),
@@ -45,14 +45,14 @@ def test_a_line_without_end_fails_at_its_limit(node):
         next(stream.lines(30))
 
 
-def test_a_trickle_without_line_ends_is_silence(node):
+def test_output_without_line_ends_counts_as_silence(node):
     with node.stream(hostile("trickle")) as stream:
         assert next(stream.lines(30)) == b"begun"
         with pytest.raises(CommandTimeout, match=r"printed no complete line for 0\.6 s"):
             next(stream.lines(0.6))
 
 
-def test_lines_that_keep_coming_end_at_the_limit_of_the_whole(node):
+def test_endless_lines_end_at_the_total_limit(node):
     line = "import time\nwhile True: print('{}', flush=True); time.sleep(0.05)"
     with (
         node.stream([sys.executable, "-c", line]) as stream,
@@ -61,8 +61,8 @@ def test_lines_that_keep_coming_end_at_the_limit_of_the_whole(node):
         list(stream.lines(30, within_s=0.8))
 
 
-def test_a_document_of_very_many_values_is_refused():
-    """A byte of JSON may take 80 in memory."""
+def test_a_document_with_too_many_values_is_refused():
+    """A byte of JSON may take 80 bytes in memory."""
     assert program.document(b"[" + b"[]," * 1_500_000 + b"[]]") is None
     assert program.document(b'{"one": "' + b"x" * 17_000_000 + b'"}') is None
     assert len(program.document(b'{"files": [' + b'{"path": "a"},' * 20_000 + b"0]}")["files"]) == 20_001
@@ -77,8 +77,8 @@ def test_a_document_of_very_many_values_is_refused():
         (b'{"a\\ud800": "\\udfff"}', {"a?": "?"}),
     ],
 )
-def test_a_document_holds_what_can_be_handled(line, found):
-    """No recursion, number or text that another part fails on."""
+def test_a_document_may_be_as_large_as_can_be_handled(line, found):
+    """No recursion, number or text on which other code fails."""
     parsed = program.document(line)
     assert bool(parsed) if found is True else repr(parsed) == repr(found)
 
@@ -112,8 +112,8 @@ print(next(line.split()[1] for line in status.splitlines() if line.startswith("V
         ("endless-line", "lines", "printed a line of more than 1 MB"),
     ],
 )
-def test_memory_stays_bounded(tmp_path: Path, kind: str, how: str, message: str) -> None:
-    """The controller as a process of its own, and a node with another python3."""
+def test_memory_is_bounded(tmp_path: Path, kind: str, how: str, message: str) -> None:
+    """The controller as a separate process, and a node with another python3."""
     python = tmp_path / "python3"
     python.write_text(f"#!{sys.executable}\n{HOSTILE[kind]}\n")
     python.chmod(0o755)

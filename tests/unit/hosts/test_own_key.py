@@ -1,4 +1,4 @@
-"""The operator's public key: which one setup gives to a node, and what to type where it cannot be read."""
+"""The operator's public key: which one setup gives to a node, and the hint if it cannot be read."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ def found(*files: Path) -> str | None:
 
 
 @pytest.mark.parametrize("passphrase", ["", "secret"])
-def test_a_key_is_that_of_its_file(home, passphrase):
+def test_a_key_file_gives_its_key(home, passphrase):
     line = keygen(home / "id", passphrase)
     assert found(home / "absent", home / "id").split()[:2] == line.split()[:2]
 
 
-def test_a_key_is_created_where_there_is_no_file(home):
+def test_a_key_is_created_if_no_file_exists(home):
     line = create()
     assert line == (home / ".ssh" / "id_ed25519.pub").read_text().strip()
     with pytest.raises(UsageError, match="exists but is not a usable private key"):

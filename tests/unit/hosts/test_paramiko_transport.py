@@ -1,4 +1,4 @@
-"""What is used of paramiko beyond its documentation: in one module, and there in the installed version."""
+"""Undocumented parts of paramiko that are used: in one module, and present in the installed version."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import sparkcluster
 PACKAGE = Path(sparkcluster.__file__).parent
 
 
-def test_paramiko_still_has_the_names_that_it_does_not_document():
+def test_paramiko_still_has_the_undocumented_names_that_are_used():
     handlers = paramiko.Transport._channel_handler_table
     assert handlers[paramiko.common.MSG_CHANNEL_REQUEST] is paramiko.Channel._handle_request
     assert list(inspect.signature(paramiko.Channel._handle_request).parameters) == ["self", "m"]
@@ -30,7 +30,7 @@ def test_paramiko_still_has_the_names_that_it_does_not_document():
     assert list(inspect.signature(paramiko.agent.AgentSSH._connect).parameters) == ["self", "conn"]
 
 
-def test_paramiko_does_without_invoke_until_ssh_config_is_read_without_ssh(tmp_path):
+def test_paramiko_does_not_need_invoke_until_ssh_config_is_read(tmp_path):
     (tmp_path / ".ssh").mkdir()
     (tmp_path / ".ssh" / "config").write_text("Match exec true\n  Port 2022\n")
     code = (

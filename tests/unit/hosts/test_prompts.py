@@ -1,4 +1,4 @@
-"""Connecting with an operator who is asked: real sshds, PAM, and one that asks for more than a password."""
+"""Connecting with questions to the operator: real sshds, PAM, and a second factor."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .conftest import PASSWORD, keygen
 
 
 class Operator:
-    """Trusts host keys or not, and gives ``passwords`` one after the other; records what was asked."""
+    """Trusts host keys or not, and gives ``passwords`` one after the other; records the questions."""
 
     def __init__(self, *passwords, trusts=True):
         self.passwords = list(passwords)
@@ -42,7 +42,7 @@ def asking(server, operator, **changes):
     return SshHost("spark-1", server.target(**changes), prompts=operator)
 
 
-def test_a_host_key_that_is_accepted_is_stored_and_not_asked_about_again(start_sshd):
+def test_an_accepted_host_key_is_stored_and_not_asked_about_later(start_sshd):
     server, operator = start_sshd(), Operator()
     for _ in range(2):
         with asking(server, operator) as host:
@@ -53,7 +53,7 @@ def test_a_host_key_that_is_accepted_is_stored_and_not_asked_about_again(start_s
         assert host.run(["true"]).ok
 
 
-def test_a_host_key_that_is_not_accepted_is_an_error_and_asked_about_once(start_sshd):
+def test_a_rejected_host_key_is_an_error_and_asked_about_once(start_sshd):
     server, operator = start_sshd(), Operator(trusts=False)
     with asking(server, operator) as host:
         for _ in range(2):
@@ -65,7 +65,7 @@ def test_a_host_key_that_is_not_accepted_is_an_error_and_asked_about_once(start_
 
 
 @pytest.mark.parametrize("marker", ["", "@revoked "])
-def test_a_host_key_that_changed_or_is_revoked_is_not_asked_about(start_sshd, marker):
+def test_a_changed_or_revoked_host_key_is_not_asked_about(start_sshd, marker):
     server, other, operator = start_sshd("one"), start_sshd("two"), Operator()
     key = (server if marker else other).host_key.with_suffix(".pub").read_text().split()[:2]
     server.known_hosts.write_text(f"{marker}[127.0.0.1]:{server.port} {' '.join(key)}\n")
@@ -75,7 +75,7 @@ def test_a_host_key_that_changed_or_is_revoked_is_not_asked_about(start_sshd, ma
 
 
 def test_a_host_key_that_changes_during_the_question_is_refused(start_sshd):
-    """The key is checked again on the connection that is used."""
+    """The key is checked on the connection that is used, too."""
     server, other = start_sshd("one"), start_sshd("two")
 
     class Slow(Operator):
@@ -91,7 +91,7 @@ def test_a_host_key_that_changes_during_the_question_is_refused(start_sshd):
 
 @pytest.fixture(scope="module")
 def stranger(tmp_path_factory):
-    """A key that nobody accepts."""
+    """A key that no server accepts."""
     return keygen(tmp_path_factory.mktemp("stranger") / "id")
 
 
@@ -106,7 +106,7 @@ def sshd(request, accounts):
     started.stop()
 
 
-def test_a_password_logs_in_and_again_after_the_connection_breaks(sshd, stranger, caplog):
+def test_a_password_logs_in_and_reconnects_after_the_connection_breaks(sshd, stranger, caplog):
     caplog.set_level("DEBUG")
     operator = Operator(PASSWORD)
     with asking(sshd, operator, user="spark", identity=stranger) as host:
@@ -119,7 +119,7 @@ def test_a_password_logs_in_and_again_after_the_connection_breaks(sshd, stranger
     assert PASSWORD not in caplog.text
 
 
-def test_a_password_serves_one_host_alone(sshd, stranger):
+def test_a_password_is_used_for_one_host_only(sshd, stranger):
     operator = Operator(PASSWORD)
     with asking(sshd, operator, user="spark", identity=stranger) as host:
         assert host.run(["true"]).ok
@@ -165,7 +165,7 @@ as_command(run)
 """
 
 
-def test_two_nodes_are_logged_in_to_on_a_terminal_or_ctrl_c_ends_it(sshd, stranger):
+def test_two_nodes_log_in_on_a_terminal_or_ctrl_c_ends_it(sshd, stranger):
     argv = str(sshd.port), str(stranger), str(sshd.known_hosts)
     question = f"password of spark@127.0.0.1 port {sshd.port}"
     with OnTerminal(COMMAND + WHOLE, *argv) as terminal:
@@ -187,7 +187,7 @@ def test_two_nodes_are_logged_in_to_on_a_terminal_or_ctrl_c_ends_it(sshd, strang
 
 
 class CodeAsWell(paramiko.ServerInterface):
-    """An sshd whose PAM asks for a code after the password."""
+    """An sshd whose PAM requires a code after the password."""
 
     def __init__(self):
         self.answers = []
@@ -217,7 +217,7 @@ def test_a_password_is_not_sent_as_the_answer_to_another_question(tmp_path, stra
                 transport = paramiko.Transport(listener.accept()[0])
                 open_.callback(transport.close)
                 transport.add_server_key(key)
-                with contextlib.suppress(paramiko.SSHException, EOFError):  # the other end may be gone by then
+                with contextlib.suppress(paramiko.SSHException, EOFError):  # the peer may have disconnected
                     transport.start_server(server=server)
 
         thread = threading.Thread(target=serve)

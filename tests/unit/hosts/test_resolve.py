@@ -1,4 +1,4 @@
-"""Where a node is: ssh_config, the inventory over it, and this machine's own addresses."""
+"""The address of a node: ssh_config, the inventory that overrides it, and addresses of this machine."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ME = getpass.getuser()
 
 
 def answers(monkeypatch, tmp_path, **hosts: str) -> None:
-    """An ``ssh`` whose -G answers ``hosts`` by name; its own configuration lies outside the test's reach."""
+    """An ``ssh`` whose -G answers ``hosts`` by name; the test does not read the user's configuration."""
     folder = tmp_path / "bin"
     folder.mkdir()
     cases = "\n".join(f"  {name}) cat <<'END'\n{text}\nEND\n  ;;" for name, text in hosts.items())
@@ -44,7 +44,7 @@ def answers(monkeypatch, tmp_path, **hosts: str) -> None:
         ("user nvidia", None),
     ],
 )
-def test_the_agent_is_that_of_ssh_config(monkeypatch, tmp_path, line, agent):
+def test_the_ssh_agent_comes_from_ssh_config(monkeypatch, tmp_path, line, agent):
     monkeypatch.setenv("PLACE", "/run")
     answers(monkeypatch, tmp_path, spark=line)
     assert resolve("spark", SshSettings()).agent == agent
@@ -72,7 +72,7 @@ def test_the_inventory_overrides_ssh_config(monkeypatch, tmp_path):
     assert "-G -p 22 -l me -- spark" in (tmp_path / "asked").read_text()
 
 
-def test_jumps_come_from_ssh_config_or_the_inventory_in_their_order(monkeypatch, tmp_path):
+def test_jumps_come_from_ssh_config_or_the_inventory_in_order(monkeypatch, tmp_path):
     answers(monkeypatch, tmp_path, spark="hostname 10.0.0.7\nproxyjump admin@gate:2200,inner", gate="hostname 1.2.3.4")
     inner = resolve("spark", SshSettings(identity="/k", host_keys="accept-new")).jump
     assert (inner.host, inner.host_keys, inner.identity) == ("inner", "accept-new", Path("/k"))
@@ -121,13 +121,13 @@ def this_machine(monkeypatch):
     ],
 )
 @pytest.mark.usefixtures("this_machine")
-def test_auto_detects_this_machine(target, explicit_port, here):
+def test_auto_detects_the_local_machine(target, explicit_port, here):
     assert is_here(target, explicit_port=explicit_port) is here
 
 
 @pytest.mark.parametrize(("name", "address"), [("spark-1.local", "127.0.0.1"), ("dgx-1.evil.example", "192.0.2.7")])
 @pytest.mark.usefixtures("this_machine")
-def test_a_neighbours_answer_for_a_name_does_not_make_a_node_this_machine(monkeypatch, name, address):
+def test_a_name_resolved_by_a_neighbour_does_not_make_a_node_local(monkeypatch, name, address):
     answer = [(socket.AF_INET, socket.SOCK_STREAM, 0, "", (address, 0))]
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: answer)
     fleet = fleet_of(inventory({"host": name, "ssh": {"user": ME}}))

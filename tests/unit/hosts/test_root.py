@@ -1,4 +1,4 @@
-"""Running as root: by a real sshd, PAM and sudo, and users that exist for these tests alone."""
+"""Running as root: with a real sshd, PAM and sudo, and users that exist only for these tests."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def ran(host, script, sudo="password", password=PASSWORD):
 
 
 def refused(host, sudo="password", password=PASSWORD):
-    """The error of sudo, where a script that would leave a mark did not run."""
+    """The error of sudo, and that the script did not run."""
     mark = f"/home/mark-{time.monotonic_ns()}"
     with pytest.raises(SudoRefused) as caught:
         stream_as_root(host, f"echo ran >{mark}\n".encode() * 3, sudo=sudo, password=password, task="setup")
@@ -51,19 +51,19 @@ def refused(host, sudo="password", password=PASSWORD):
     return error
 
 
-def test_what_becomes_root_is_a_command_line_that_has_no_password():
+def test_the_command_line_that_becomes_root_has_no_password():
     assert as_root(["id", "-u"], "root") == ["id", "-u"]
     assert as_root(["id", "-u"], "free") == ["sudo", "-n", "--", "id", "-u"]
     assert as_root(["id"], "password") == ["sudo", "-k", "-S", "-p", "sparkcluster: password\n", "--", "id"]
 
 
 @pytest.mark.parametrize(("user", "sudo"), [("root", "root"), ("free", "free"), ("spark", "password")])
-def test_a_script_runs_as_root_and_its_output_error_and_exit_code_return(login, user, sudo):
+def test_a_script_runs_as_root_and_returns_output_error_and_exit_code(login, user, sudo):
     script = 'id -u\nread -r line; echo "[$line]"\ncat\necho "a  b"\necho why >&2\nexit 7\necho not this\n'
     assert ran(login(user), script, sudo) == (["0", "[]", "a  b"], 7, "why\n")
 
 
-def test_no_password_is_remembered(login):
+def test_no_password_is_cached(login):
     host = login("spark")
     assert ran(host, "id -u")[0] == ["0"]
     assert refused(host, password="wrong").reason == "wrong password"
@@ -80,14 +80,14 @@ def test_no_password_is_remembered(login):
         ("spark", "free", None, "no password"),
     ],
 )
-def test_sudo_refuses_before_anything_is_run(login, user, sudo, password, reason):
+def test_sudo_refuses_before_anything_runs(login, user, sudo, password, reason):
     error = refused(login(user), sudo, password)
     assert error.reason == reason
     assert error.hint
 
 
-def test_closing_ends_what_runs_as_root(login):
-    """The user may send it no signal."""
+def test_closing_ends_processes_that_run_as_root(login):
+    """The user may not send it a signal."""
     host, script = login("spark"), "trap '' TERM; sleep 600 & echo $!; wait"
     with stream_as_root(host, script.encode(), sudo="password", password=PASSWORD, task="setup") as stream:
         pid = int(next(stream.lines(20)))
@@ -96,8 +96,8 @@ def test_closing_ends_what_runs_as_root(login):
     assert gone(pid)
 
 
-def test_a_connection_that_breaks_ends_nothing(sshd):
-    """Half a change of the network, or of packages, is worse than one that nobody hears of."""
+def test_a_broken_connection_ends_no_program(sshd):
+    """Half a change of the network, or of packages, is worse than an unreported complete one."""
     with sshd.host(user="spark") as host:
         script = b"echo begun; sleep 2; echo whole >/home/whole"
         stream = stream_as_root(host, script, sudo="password", password=PASSWORD, task="setup")
@@ -113,14 +113,14 @@ def test_a_connection_that_breaks_ends_nothing(sshd):
 
 
 def command_lines():
-    """Command lines and environments of all processes, but not of this one."""
+    """Command lines and environments of all other processes."""
     for place in Path("/proc").glob("[0-9]*"):
         if int(place.name) != os.getpid():
             with contextlib.suppress(OSError):
                 yield (place / "cmdline").read_bytes() + (place / "environ").read_bytes()
 
 
-def test_the_password_and_the_script_are_in_no_command_line_and_no_log(sshd, caplog):
+def test_password_and_script_are_in_no_command_line_and_no_log(sshd, caplog):
     caplog.set_level("DEBUG")
     seen, over = set(), threading.Event()
 

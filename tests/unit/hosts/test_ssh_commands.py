@@ -1,4 +1,4 @@
-"""Commands over a real sshd: output, input, ends, limits."""
+"""Commands over a real sshd: output, input, exit codes, limits."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_a_command_returns_stdout_stderr_and_exit_code(host):
     assert (result.exit_code, result.stdout, result.stderr) == (3, b"out\n", b"err\n")
 
 
-def test_a_command_that_floods_both_outputs_before_it_reads_does_not_deadlock(host):
+def test_a_command_that_floods_both_outputs_before_reading_does_not_deadlock(host):
     result = host.run(["python3", "-c", BOTH], stdin=b"y" * 10 * MB, timeout_s=60)
     assert result.stdout.endswith(b"10000000\n")
     assert len(result.stdout) == 10 * MB + len(b"10000000\n")
@@ -36,7 +36,7 @@ def test_a_command_that_floods_both_outputs_before_it_reads_does_not_deadlock(ho
     "nasty",
     ["$(touch {})", "' ; touch {} ; '", "a\ntouch {}\n", "ü \\ *", ""],
 )
-def test_arguments_reach_the_program_as_they_are(host, tmp_path, nasty):
+def test_arguments_reach_the_program_unchanged(host, tmp_path, nasty):
     mark = tmp_path / "x"
     argument = nasty.format(mark)
     result = host.run(["python3", "-c", "import sys; print(ascii(sys.argv[1]))", argument])
@@ -58,7 +58,7 @@ def test_a_command_that_times_out_is_killed(host, tmp_path):
     assert host.run(["true"]).ok
 
 
-def test_many_commands_at_once_share_one_connection(server, host):
+def test_many_concurrent_commands_share_one_connection(server, host):
     host.run(["true"])
     before = server.log.read_text().count("Accepted publickey")
     results: dict[int, bytes] = {}
@@ -75,7 +75,7 @@ def test_many_commands_at_once_share_one_connection(server, host):
     assert server.log.read_text().count("Accepted publickey") == before
 
 
-def test_a_stream_takes_input_and_gives_lines(host):
+def test_a_stream_accepts_input_and_returns_lines(host):
     with host.stream(["cat"], stdin=b"one\ntw") as stream:
         lines = stream.lines(10)
         assert next(lines) == b"one"
@@ -93,7 +93,7 @@ def test_closing_a_stream_ends_its_process(host):
     assert gone(pid)
 
 
-def test_a_broken_connection_is_reported_at_once_and_opened_again_for_the_next_command(start_sshd):
+def test_a_broken_connection_is_reported_immediately_and_reopened_for_the_next_command(start_sshd):
     server = start_sshd()
     server.trust()
     host = server.host()
@@ -113,7 +113,7 @@ def test_a_broken_connection_is_reported_at_once_and_opened_again_for_the_next_c
         host.run(["true"])
 
 
-def test_an_sshd_that_stops_after_login_is_a_time_out_once(start_sshd):
+def test_an_sshd_that_stops_after_login_times_out_once(start_sshd):
     server = start_sshd()
     server.trust()
     host = server.host(connect_timeout_s=1.5)

@@ -1,4 +1,4 @@
-"""Connecting to real sshds: every way to fail has an error and a hint of its own."""
+"""Connecting to real sshds: every kind of failure has a distinct error and hint."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ from sparkcluster.hosts.ssh import SshHost
 
 
 @pytest.fixture
-def deaf():
-    """A port that accepts connections and says nothing."""
+def silent_port():
+    """A port that accepts connections and sends nothing."""
     with socket.create_server(("127.0.0.1", 0), backlog=50) as listener:
         yield listener.getsockname()[1]
 
@@ -44,19 +44,19 @@ def fails(host, kind, match=None):
     return caught.value
 
 
-def test_a_name_that_does_not_resolve(server):
+def test_an_unresolvable_name(server):
     error = fails(server.host(host="no-such-host.invalid"), HostUnknown, "no-such-host.invalid does not resolve")
     assert "getent hosts no-such-host.invalid" in error.hint
 
 
-def test_nothing_listens(server):
+def test_a_port_without_a_listener(server):
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         fails(server.host(port=sock.getsockname()[1]), HostRefused, "connection refused")
 
 
-def test_an_sshd_that_hangs_times_out_once(server, deaf):
-    error = fails(server.host(port=deaf, connect_timeout_s=0.5), HostTimeout, r"sent nothing for 0\.5 s")
+def test_an_sshd_that_hangs_times_out_once(server, silent_port):
+    error = fails(server.host(port=silent_port, connect_timeout_s=0.5), HostTimeout, r"sent nothing for 0\.5 s")
     assert "sudo systemctl restart ssh" in error.hint
 
 
@@ -68,7 +68,7 @@ def test_an_unknown_host_key_is_refused(start_sshd):
     assert not server.known_hosts.exists()
 
 
-def test_accept_new_stores_the_key_for_the_user_alone_and_then_checks_it(start_sshd):
+def test_accept_new_stores_the_key_for_this_user_only_and_then_checks_it(start_sshd):
     server = start_sshd()
     host = server.host(host_keys="accept-new")
     assert host.run(["true"]).ok
@@ -81,7 +81,7 @@ def test_accept_new_stores_the_key_for_the_user_alone_and_then_checks_it(start_s
 
 
 @pytest.mark.parametrize("policy", ["reject", "accept-new"])
-def test_a_changed_host_key_is_refused_whatever_the_policy(start_sshd, policy):
+def test_a_changed_host_key_is_refused_under_every_policy(start_sshd, policy):
     server, other = start_sshd("one"), start_sshd("two")
     public = other.host_key.with_suffix(".pub").read_text().split()[:2]
     server.known_hosts.write_text(f"[127.0.0.1]:{server.port} {' '.join(public)}\n")
@@ -91,7 +91,7 @@ def test_a_changed_host_key_is_refused_whatever_the_policy(start_sshd, policy):
     assert server.known_hosts.read_text() == before
 
 
-def test_a_login_with_a_key_that_is_not_authorized(start_sshd, tmp_path):
+def test_a_login_with_an_unauthorized_key(start_sshd, tmp_path):
     server = start_sshd()
     server.trust()
     other = Path(str(start_sshd("other").host_key))
@@ -99,7 +99,7 @@ def test_a_login_with_a_key_that_is_not_authorized(start_sshd, tmp_path):
     assert error.hint.startswith(f"ssh-copy-id -i {other} -p {server.port} ")
 
 
-def test_what_is_no_private_key_is_a_usage_error(server, tmp_path, monkeypatch):
+def test_an_invalid_private_key_is_a_usage_error(server, tmp_path, monkeypatch):
     monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
     error = fails(server.host(identity=tmp_path / "gone"), UsageError, f"identity {tmp_path}/gone does not exist")
     assert error.exit_code == 2
@@ -123,7 +123,7 @@ UNREADABLE = struct.pack(">IB", 1 + len(_LISTS) + 9, 9) + _LISTS + bytes(9)
         (b"SSH-2.0-x\r\n" + UNREADABLE, "it sent an invalid message"),
     ],
 )
-def test_another_program_on_the_port_is_told_without_names_of_classes(server, greeting, reason):
+def test_another_program_on_the_port_is_reported_without_class_names(server, greeting, reason):
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def greet() -> None:
@@ -165,8 +165,8 @@ def ssh_agent(place, server):
         agent.wait()
 
 
-def test_the_agent_is_that_of_ssh_config(start_sshd, tmp_path, monkeypatch):
-    """1Password's, for example, which is at no other place. With IdentitiesOnly the public key says which of its keys."""
+def test_the_ssh_agent_comes_from_ssh_config(start_sshd, tmp_path, monkeypatch):
+    """Such as 1Password's, whose socket has another path. With IdentitiesOnly the public key selects one of its keys."""
     server = start_sshd()
     server.trust()
     place, public = tmp_path / "agent", server.identity.with_suffix(".pub")
@@ -182,7 +182,7 @@ def test_the_agent_is_that_of_ssh_config(start_sshd, tmp_path, monkeypatch):
     fails(nowhere, AuthFailed, f"there is no key to offer; no agent answers at {tmp_path}/nowhere")
 
 
-def test_a_jump_is_checked_shared_and_passed_through(start_sshd):
+def test_a_jump_host_is_checked_shared_and_used(start_sshd):
     jump, node = start_sshd("jump"), start_sshd("node")
     node.trust()
     fails(node.host(jump=jump.target()), HostKeyUnknown, rf"the host key of \[127.0.0.1\]:{jump.port}")
@@ -201,7 +201,7 @@ def test_the_host_key_of_a_node_behind_a_jump_is_checked(start_sshd):
     fails(node.host(jump=jump.target()), HostKeyUnknown, rf"\[127.0.0.1\]:{node.port}")
 
 
-def test_known_hosts_is_read_as_openssh_reads_it(tmp_path):
+def test_known_hosts_is_parsed_as_by_openssh(tmp_path):
     file = tmp_path / "known_hosts"
     hashed = "|1|RbRBC8CKjHQYxFKG8AWDzZJ6MVM=|a6EHuRp7HINhpxXJsSmmp/Q0ch0="
     file.write_text(

@@ -16,7 +16,7 @@ from sparkcluster.hosts.tunnel import forwarded
 
 @pytest.fixture
 def engine():
-    """The URL of a server that answers each connection with what it read, once a line has ended."""
+    """The URL of a server that echoes each connection's first line."""
     server = socket.create_server(("127.0.0.1", 0))
 
     def answer():
@@ -46,7 +46,7 @@ def connect(url):
     return socket.create_connection((urlsplit(url).hostname, urlsplit(url).port), timeout=20)
 
 
-def test_both_directions_are_carried_until_the_node_ends_it(host, engine):
+def test_both_directions_are_forwarded_until_the_node_closes(host, engine):
     document = bytes(range(11, 256)) * 20_000 + b"\n"  # more than the window of a channel and both sockets' buffers
     with forwarded(host, engine) as url:
         assert urlsplit(url).path == "/v1"
@@ -62,7 +62,7 @@ def test_both_directions_are_carried_until_the_node_ends_it(host, engine):
     assert host.run(["true"]).ok
 
 
-def test_connections_and_threads_end_with_the_block(host, engine):
+def test_connections_and_threads_end_with_the_with_block(host, engine):
     host.run(["true"])
     before = set(threading.enumerate())
     with forwarded(host, engine) as url:
@@ -78,7 +78,7 @@ def test_connections_and_threads_end_with_the_block(host, engine):
     assert not any(thread.is_alive() for thread in ours)
 
 
-def test_an_sshd_that_forbids_forwarding_is_one_error_that_names_the_setting(start_sshd):
+def test_an_sshd_that_forbids_forwarding_is_a_single_error_that_names_the_setting(start_sshd):
     server = start_sshd("sshd", "AllowTcpForwarding no")
     server.trust()
     refused = pytest.raises(HostError, match="dministratively prohibited")
@@ -87,13 +87,13 @@ def test_an_sshd_that_forbids_forwarding_is_one_error_that_names_the_setting(sta
     assert "AllowTcpForwarding yes" in caught.value.hint
 
 
-def test_a_port_that_nothing_listens_on_is_an_error_before_any_request(host):
+def test_a_port_without_a_listener_is_an_error_before_any_request(host):
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     with pytest.raises(HostError, match=str(port)), forwarded(host, f"http://127.0.0.1:{port}/v1"):
         pass
 
 
-def test_on_this_machine_it_is_the_url_itself():
+def test_on_this_machine_the_url_is_used_without_a_tunnel():
     with forwarded(LocalHost("spark-1"), "http://10.0.0.1:8000/v1") as url:
         assert url == "http://10.0.0.1:8000/v1"

@@ -1,4 +1,4 @@
-"""Recipes of others, imported: what sparkcluster then runs means what was written, flag by flag."""
+"""Imported recipes: the resulting command line means the same, flag by flag."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ IMAGE = re.compile(r"(vllm/|nvcr\.io/|ghcr\.io/|vllm-node).*")
 
 
 def printed(text):
-    """Environment, mounts and engine words of a docker run line, as a reader with shlex alone sees them."""
+    """Environment, mounts and engine words of a docker run line, parsed only with shlex."""
     words = shlex.split(text.replace("\\\n", " "), comments=True)
     words = words[words.index("run") + 1 :]
     at = next(index for index, word in enumerate(words) if IMAGE.fullmatch(word))
@@ -42,7 +42,7 @@ def printed(text):
 
 @pytest.fixture
 def rendered(cluster, spark):
-    """What sparkcluster runs for a playbook on one Spark: image, environment, mounts, engine words, setup."""
+    """The resulting run of a playbook on one Spark: image, environment, mounts, engine words, setup."""
 
     def render(text, nodes=1):
         data = parse(text, "imported.yaml").data
@@ -76,7 +76,7 @@ def engine(launcher):
 
 
 @pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
-def test_a_printed_command_line_means_the_same(path, rendered):
+def test_an_imported_script_has_the_same_command_line(path, rendered):
     image, env, mounts, expected = printed(path.read_text())
     made = convert(path.read_text(), path.name)
 
@@ -109,18 +109,18 @@ def test_a_printed_command_line_means_the_same(path, rendered):
     seen = {re.search(r"target=([^,]*)", mount)[1]: re.search(r"source=([^,]*)", mount)[1] for mount in run_mounts}
     for target, source in sources.items():
         if target in {env.get("HF_HOME"), "/root/.cache/huggingface"}:
-            continue  # the cache has a place of its own in the inventory
+            continue  # the cache has a separate key in the inventory
         where = source.replace("~", "/home/nvidia")
         assert seen.get(target) == where or seen.get(where) == where
 
 
-def test_what_runs_before_the_engine_is_setup(rendered):
+def test_commands_before_the_engine_become_setup(rendered):
     made = convert((DATA / "nemotron-3-nano-omni.sh").read_text(), "omni.sh")
     *_, launcher = rendered(made.text)
     assert [shlex.split(line) for line in launcher["setup"]] == [["pip", "install", "vllm[audio]"]]
 
 
-def test_a_recipe_for_one_spark(rendered):
+def test_a_recipe_for_a_single_spark(rendered):
     made = convert((DATA / "super-solo.yaml").read_text(), "super-solo.yaml")
     data, _, _, launcher = rendered(made.text)
     assert (data["name"], data["image"], data["tensor_parallel"]) == ("nemotron-3-super-nvfp4-solo", "vllm-node", 1)
@@ -134,7 +134,7 @@ def test_a_recipe_for_one_spark(rendered):
     }  # fmt: skip
 
 
-def test_a_recipe_for_a_cluster(rendered):
+def test_a_recipe_for_several_nodes(rendered):
     made = convert((DATA / "cluster-of-three.yaml").read_text(), "cluster-of-three.yaml")
     data, env, _, launcher = rendered(made.text, nodes=3)
     got = engine(launcher)
@@ -200,7 +200,7 @@ def line(*words, image="vllm/vllm-openai:nightly", options=()):
         (line("/cache/hub/m", options=["-v", "hf:/cache"]), "is not in a mounted directory"),
     ],
 )
-def test_what_cannot_be_carried_over_is_said(text, message):
+def test_settings_that_cannot_be_imported_are_reported(text, message):
     made = convert(text, "x.sh")
     assert any(message in note for note in made.notes), made.notes
     assert "sk-" not in made.text
@@ -225,7 +225,7 @@ def test_what_cannot_be_carried_over_is_said(text, message):
         (["--speculative-config={not json"], {"speculative-config": "{not json"}),
     ],
 )
-def test_ways_to_write_a_flag(words, args):
+def test_spellings_of_a_flag(words, args):
     made = convert(line("org/m", *words), "x.sh")
     assert made.document.get("args") == args
     assert parse(made.text, "x").data["args"] == args
@@ -285,12 +285,12 @@ def test_ways_to_write_a_flag(words, args):
         ("docker run --rm a/b:1 nvidia-smi\ndocker run a/b:2 vllm serve org/m", "a/b:2", {"id": "org/m"}),
     ],
 )
-def test_ways_to_start_it(text, image, model):
+def test_forms_of_the_start_command(text, image, model):
     document = convert(text, "x.sh").document
     assert (document.get("image"), document["model"]) == (image, model)
 
 
-def test_what_playbooks_have_keys_for():
+def test_settings_with_a_key_in_playbooks():
     options = ["--cap-add", "CAP_SYS_NICE", "--device=/dev/gdrdrv:/dev/gdrdrv:rw", "--device", "/dev/infiniband"]
     limits = ["memlock=-1", "stack=67108864:67108864", "nofile=65536", "nproc=-1:-1"]
     for limit in limits:
@@ -306,12 +306,12 @@ def test_what_playbooks_have_keys_for():
 EXTRA = "ARGS='--max-num-seqs 4 --enforce-eager'\nvllm serve org/m $ARGS \"--chat-template=$NAME.jinja\""
 
 
-def test_a_variable_of_several_words():
+def test_a_variable_with_several_words():
     made = convert("NAME=it\n" + EXTRA, "x.sh")
     assert made.document["args"] == {"max-num-seqs": 4, "enforce-eager": True, "chat-template": "it.jinja"}
 
 
-def test_notes_about_secrets_are_whole():
+def test_notes_about_secrets_are_complete():
     text = "docker run -e HF_TOKEN=v1 a/b:1 vllm serve org/m --api-key v2 --hf-token v3 --tool-server $TOKEN"
     made = convert(text, "x.sh")
     assert set(made.notes) == {
@@ -323,7 +323,7 @@ def test_notes_about_secrets_are_whole():
 
 
 def test_options_of_launch_cluster():
-    """Each becomes what it means, or is listed by its name."""
+    """Each gets its meaning, or is listed by name."""
     text = (
         "export VLLM_SPARK_EXTRA_DOCKER_ARGS='-v /srv/extra:/extra -e A=1' B=2\n"
         "./launch-cluster.sh -t own:1 -v /srv/models:/models -p 8001:8000 --ray --apply-vllm-pr 123 --nccl-debug"
@@ -353,12 +353,12 @@ def test_options_of_launch_cluster():
     ("option", "keys"),
     [("--solo", {"nodes": {"max": 1}}), ("--no-ray", {"executor": "native"}), ("--ray", {"executor": "ray"})],
 )
-def test_options_of_launch_cluster_that_are_keys(option, keys):
+def test_options_of_launch_cluster_with_a_key(option, keys):
     document = convert(f"./launch-cluster.sh {option} exec vllm serve org/m", "x.sh").document
     assert {key: document.get(key) for key in keys} == keys
 
 
-def test_a_model_that_is_mounted_under_its_own_path_is_no_question():
+def test_a_model_mounted_under_its_original_path_needs_no_note():
     assert not convert(line("/data/m", options=["-v", "/data/m:/data/m"]), "x.sh").notes
 
 
@@ -369,20 +369,20 @@ def test_a_model_that_is_mounted_under_its_own_path_is_no_question():
         ([], ["--port 8100: write api.port: 8100 in the inventory"]),
     ],
 )
-def test_the_port_that_clients_use_is_noted_once(options, notes):
+def test_the_port_for_clients_is_noted_once(options, notes):
     """A container may publish the engine's port under another number; the engine then listens on that one."""
     assert list(convert(line("org/m", "--port", "8100", options=options), "x.sh").notes) == notes
 
 
-def test_a_value_that_a_page_sets_in_a_file_is_listed():
-    """Compose would read it from .env, which is not followed."""
+def test_a_variable_that_the_script_writes_into_a_file_is_listed():
+    """Compose would read it from .env, which is unsupported."""
     compose = "services:\n  a:\n    image: vllm/vllm-openai:v1\n    command: org/m --seed ${SEED:-1}\n"
     made = convert(f"```env\nSEED=2\n```\n```yaml\n{compose}```\n", "x.md")
     assert made.document["args"] == {"seed": 1}
     assert made.notes == ("SEED: set elsewhere in the page, which is unsupported; add --define SEED=VALUE",)
 
 
-def test_notes_are_what_was_left_out_by_its_reason_and_what_to_look_at(tmp_path, capsys):
+def test_notes_are_skipped_settings_by_reason_and_settings_to_check(tmp_path, capsys):
     text = "docker run --gpus all --privileged --restart always -e HF_TOKEN=x -e VLLM_HOST_IP=1 -e NCCL_IB_HCA=y vllm/vllm-openai:v0.20.0 --model a/b --port 9000"
     (tmp_path / "run.sh").write_text(text)
     out = tmp_path / "out.yaml"

@@ -1,4 +1,4 @@
-"""Containers that run, imported from what Docker says of them; the documents are cut from recorded ones."""
+"""Running containers, imported from Docker's answers; the documents are shortened recordings."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ SERVE = [
 
 
 def box(path="vllm", args=("serve", "org/m"), *, host=None, **config):
-    """A container as it runs; ``host`` are keys of its HostConfig, ``config`` of its Config."""
+    """A running container; ``host`` are keys of its HostConfig, ``config`` of its Config."""
     return {
         "Name": "/vllm", "Path": path, "Args": list(args), "Image": ID, "State": {"Status": "running", "Running": True},
         "HostConfig": {"NetworkMode": "host", "IpcMode": "host", "SecurityOpt": ["label=disable"], "CapAdd": None,
@@ -66,7 +66,7 @@ def refused(*documents):
     return caught.value.message, caught.value.hint
 
 
-def test_a_container_is_imported_as_its_docker_run_would_be():
+def test_a_container_is_imported_like_its_docker_run():
     container = box(
         args=["serve", "org/m", "--port", "8001", "--max-model-len", "4096"],
         Env=[PATH, "VLLM_USE_DEEP_GEMM=0", "HEAD_IP=10.0.0.1", "NCCL_IB_HCA=rocep1s0f0", "VLLM_HOST_IP=10.0.0.1"],
@@ -96,7 +96,7 @@ def test_a_container_is_imported_as_its_docker_run_would_be():
     assert notes.splitlines()[-1].startswith("to switch: docker stop vllm ")
 
 
-def test_the_process_in_a_pair_of_containers_has_the_command_and_its_variables():
+def test_of_two_processes_in_a_container_the_engines_command_and_variables_are_used():
     container = box("sleep", ["infinity"], Image="vllm-node", Entrypoint=None)
     processes = [
         process(["sleep", "infinity"]),
@@ -115,7 +115,7 @@ def test_the_process_in_a_pair_of_containers_has_the_command_and_its_variables()
     assert "has no registry digest" in notes
 
 
-def test_a_wrapper_and_the_text_of_a_shell_are_followed():
+def test_wrappers_and_nested_shells_are_followed():
     container = box(
         "/opt/nvidia/nvidia_entrypoint.sh", ["bash", "-c", "pip install x && vllm serve org/m"],
         Entrypoint=["/opt/nvidia/nvidia_entrypoint.sh"],
@@ -155,16 +155,16 @@ def test_a_secret_is_named_and_never_written(text):
         ([box(Labels={"io.sparkcluster.cluster": "atlas"}), IMAGE], "vllm was started by sparkcluster", "playbook"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_imported_is_refused_with_what_to_type(documents, problem, hint):
+def test_an_import_that_is_impossible_is_refused_with_the_command_to_type(documents, problem, hint):
     message, said = refused(*documents)
 
     assert problem in message
     assert hint is None or hint in said
 
 
-def test_a_tag_that_was_moved_gets_no_digest():
+def test_a_moved_tag_gets_no_digest():
     assert made({**box(), "Image": "sha256:" + "00" * 32}, IMAGE)[0]["image"] == "vllm/vllm-openai:v0.31.0"
 
 
-def test_a_container_that_was_started_by_an_id_gets_the_name_of_its_image():
+def test_a_container_started_by_id_gets_the_name_of_its_image():
     assert made(box(Image=ID), IMAGE)[0]["image"] == f"vllm/vllm-openai:v0.31.0@{DIGEST}"

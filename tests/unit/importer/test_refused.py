@@ -1,4 +1,4 @@
-"""What makes no playbook: each with its line and what to do instead; secrets, damage, and the command itself."""
+"""Texts that cannot be imported: an error with line and hint; secrets, damaged files, and the command itself."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ OTHERS = [
 
 
 @pytest.mark.parametrize(("name", "text", "message", "hint"), [*(("x.sh", *case) for case in SHELL), *OTHERS])
-def test_what_makes_no_playbook_is_refused(name, text, message, hint):
+def test_a_text_that_makes_no_playbook_is_refused(name, text, message, hint):
     with pytest.raises(UsageError) as caught:
         convert(text, name)
     shown = f"{caught.value} {caught.value.hint}"
@@ -107,7 +107,7 @@ def test_what_makes_no_playbook_is_refused(name, text, message, hint):
     assert not re.search("[\ue000-\ue0ff]", shown), shown
 
 
-def test_a_define_that_nothing_asks_for_is_refused():
+def test_an_unused_define_is_refused():
     with pytest.raises(UsageError, match="has no variable A") as caught:
         convert("vllm serve org/m --seed ${SEED:-1}", "x.sh", defines={"A": "1"})
     assert caught.value.hint == "variables: SEED"
@@ -117,7 +117,7 @@ def test_a_define_that_nothing_asks_for_is_refused():
 
 
 @pytest.mark.parametrize("written", [["MODEL"], ["=x"], ["-B=x"], ["A=1", "A=2"], ["A=x\x1b[2J"]])
-def test_definitions_that_are_none(written):
+def test_invalid_definitions(written):
     with pytest.raises(UsageError) as caught:
         defines(written)
     assert caught.value.message.isprintable()
@@ -146,7 +146,7 @@ RECIPE = "recipe_version: 1\ncontainer: a/b\ncommand: vllm serve org/m\n"
         "[Service]\nEnvironment=MY_TOKEN=abc123\nExecStart=/bin/vllm serve org/m\n",
     ],
 )  # fmt: skip
-def test_no_answer_shows_a_secret_of_the_text(text):
+def test_no_output_shows_a_secret_of_the_text(text):
     try:
         made = convert(text, "x")
     except UsageError as error:
@@ -168,7 +168,7 @@ PIECES = st.sampled_from(
 
 @settings(max_examples=150, deadline=None)
 @given(st.lists(PIECES | st.text(max_size=5), max_size=25).map(" ".join), st.sampled_from(["x", "x.yaml", "x.md"]))
-def test_whatever_it_is_the_answer_is_a_playbook_or_one_error(text, name):
+def test_any_text_gives_a_playbook_or_a_single_error(text, name):
     try:
         made = convert(text, name)
     except UsageError:
@@ -181,8 +181,8 @@ FILES = sorted(path for path in DATA.glob("**/*.*") if ".expected." not in path.
 
 @settings(max_examples=100, deadline=None)
 @given(st.data())
-def test_a_damaged_file_gives_a_playbook_or_one_error(data):
-    """A cut, a copied part or a stray piece."""
+def test_a_damaged_file_gives_a_playbook_or_a_single_error(data):
+    """Truncated text, a duplicate part or a stray piece."""
     path = data.draw(st.sampled_from(FILES))
     text = path.read_text()
     for _ in range(data.draw(st.integers(1, 4))):
@@ -197,8 +197,8 @@ def test_a_damaged_file_gives_a_playbook_or_one_error(data):
 
 
 @pytest.mark.parametrize("seed", ["1", "2"])
-def test_the_same_text_gives_the_same_file_in_every_process(seed):
-    """The order is that of the text: no set of a process's hashes decides it."""
+def test_the_output_is_deterministic_across_processes(seed):
+    """The order is that of the text, independent of the hash seed."""
     names = [f"NAME_{letter}" for letter in "ABCDEFGHIJKL"]
     exports = "".join(f"export {name}={name.lower()}\n" for name in names)
     loose = "".join(f"if [ -e {name} ]; then L_{name}=1; fi\n" for name in names)
@@ -210,13 +210,13 @@ def test_the_same_text_gives_the_same_file_in_every_process(seed):
     assert re.findall(r"\bNAME_[A-Z]", done.stdout) == names
 
 
-def test_a_bomb_of_yaml_is_refused():
+def test_a_yaml_bomb_is_refused():
     anchors = "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 20)}]\n" for n in range(1, 9))
     with pytest.raises(SpecError, match="more than"):
         convert(f"a0: &a0 x\n{anchors}{RECIPE}", "x.yaml")
 
 
-def test_the_command(tmp_path, capsys, monkeypatch):
+def test_the_import_command(tmp_path, capsys, monkeypatch):
     source, out = tmp_path / "x.sh", tmp_path / "own.yaml"
     source.write_text("docker run --restart always vllm/vllm-openai:nightly Qwen/Qwen3-8B --made-up 1")
     assert main(["import", str(source), "--name", "own"]) == 0

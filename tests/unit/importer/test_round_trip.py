@@ -1,4 +1,4 @@
-"""A playbook written as a command line, and imported, is the same playbook: 2,000 random ones in eight shapes of text."""
+"""A playbook written as a command line and imported is the same playbook: 2,000 random ones in eight forms of text."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ IMAGES = (ENTRYPOINT, "nvcr.io/nvidia/vllm:26.04-py3", "localhost:5000/own/build
 def text(rng):
     while True:
         made = "".join(rng.choice(LETTERS) for _ in range(rng.randint(1, 12)))
-        # JSON is read as such, and numbers as numbers: those have generators of their own
+        # JSON is read as such, and numbers as numbers: these have separate generators
         if made.strip() == made and not made.startswith("-") and made[0] not in "{[" and not made[0].isdigit():
             return made
 
@@ -55,7 +55,7 @@ def value(rng, flag):
 
 
 def playbook(rng):
-    """A playbook of everything that a command line can say."""
+    """A random playbook with all features of a command line."""
     image = rng.choice(IMAGES)
     document = {"name": "made", "model": {"id": f"org/m-{rng.randint(1, 99)}"}, "image": image}
     if rng.random() < 0.3:
@@ -126,7 +126,7 @@ def container(rng, document):
 
 
 def script(rng, document):
-    """A text that starts what the playbook says."""
+    """A text that starts the playbook."""
     head, flags_ = engine(rng, document)
     serve = ["vllm", "serve"] if document["image"] != ENTRYPOINT else []
     options = container(rng, document)
@@ -152,12 +152,12 @@ def script(rng, document):
     if shape == 5:  # a branch, of which the other way starts something else
         other = "docker run other/image:1 vllm serve org/other"
         return f'MODE=${{MODE:-one}}\nif [ "$MODE" = two ]; then\n  {other}\nelse\n  {join([" ".join(run), *quoted[0], image, *serve, *quoted[1]])}\nfi'
-    # by ssh, which has a shell of its own
+    # by ssh, which starts another shell
     return shlex.join(["ssh", "spark", " ".join([*run, *quoted[0], image, *serve, *quoted[1]])])
 
 
 @pytest.mark.parametrize("seed", range(1))
-def test_a_command_line_of_a_playbook_is_that_playbook(seed):
+def test_the_command_line_of_a_playbook_imports_as_that_playbook(seed):
     rng = random.Random(seed)
     for number in range(500):
         document = playbook(rng)

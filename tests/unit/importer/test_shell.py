@@ -1,4 +1,4 @@
-"""Shell text: the engine that bash starts, with its words and environment, or a refusal."""
+"""Shell text: the engine that bash would start, with its words and environment, or a refusal."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ TEXTS = [
 
 @pytest.fixture
 def first_call(tmp_path):
-    """Run a text with a stand-in for vllm; the words and the environment of its first call."""
+    """Run a text with an imitation of vllm; returns words and environment of its first call."""
     (tmp_path / "vllm").write_text(STUB)
     (tmp_path / "vllm").chmod(0o755)
 
@@ -83,7 +83,7 @@ def first_call(tmp_path):
 
 @pytest.mark.skipif(SHELL is None, reason="no bash to compare with")
 @pytest.mark.parametrize("text", TEXTS)
-def test_the_engine_is_the_one_that_bash_starts(text, first_call, monkeypatch):
+def test_the_engine_is_the_program_that_bash_would_start(text, first_call, monkeypatch):
     starts = []
     playbook = script.playbook
     monkeypatch.setattr(script, "playbook", lambda start: playbook(starts.append(start) or start))
@@ -124,8 +124,8 @@ def test_the_engine_is_the_one_that_bash_starts(text, first_call, monkeypatch):
         ("[ 3 -gt 2 ] && M=1", "M depends on `[ 3 -gt 2 ]`"),
     ],
 )  # fmt: skip
-def test_what_is_not_followed_is_unknown(text, name):
-    """With the line on which it is lost; ``--define`` sets it, which the answer says."""
+def test_unsupported_shell_syntax_makes_a_value_unknown(text, name):
+    """With the line where the value becomes unknown; ``--define`` sets it, as the error says."""
     with pytest.raises(UsageError) as caught:
         convert(f"{text}\nvllm serve org/m --seed $M", "x.sh")
     assert name in caught.value.message
@@ -137,12 +137,12 @@ def test_what_is_not_followed_is_unknown(text, name):
         assert made.document["args"] == {"seed": 7}
 
 
-def test_what_a_branch_sets_for_nothing_is_no_matter():
+def test_a_branch_without_effect_on_the_command_is_ignored():
     made = convert("if [ -f x ]; then A=1; fi\n[ -d y ] || exit 1\nvllm serve org/m --seed 1", "x.sh")
     assert made.document["args"] == {"seed": 1}
 
 
-def test_a_condition_that_decides_whether_is_noted():
+def test_a_condition_that_decides_about_the_engine_is_noted():
     made = convert("if docker ps | grep -q x; then\n  echo runs\nelse\n  vllm serve org/m\nfi", "x.sh")
     assert "line 1: imported as if `docker ps | grep -q x` were false" in made.notes
 
@@ -155,8 +155,8 @@ def test_a_condition_that_decides_whether_is_noted():
         (3000, "${A:-"), (3000, "$("), (3000, "(("), (30_000, "[["), (50_000, "*?"), (100_000, "<<E "),
     ],
 )  # fmt: skip
-def test_texts_that_grow_are_bounded(size, text):
-    """One answer within the time-out of the tests, whatever repeats."""
+def test_growing_texts_are_bounded(size, text):
+    """Each finishes within the time-out of the tests, for any repetition."""
     with pytest.raises(UsageError):
         convert(f"A=xxxxxxxx\nL=(a b)\n{text * size}\nvllm serve", "x.sh")
 
@@ -169,13 +169,13 @@ def test_patterns_take_linear_time(text):
         convert(f"{text}\nvllm serve", "x.sh")
 
 
-def test_a_text_begins_anew_whatever_the_one_before_it_did():
-    """A block that ends with exec or exit ends that block alone."""
+def test_each_text_starts_with_a_clean_state():
+    """A block that ends with exec or exit ends only that block."""
     page = "```sh\nexec ls\n```\n```sh\nvllm serve org/m\n```\n"
     assert convert(page, "x.md").document["model"] == {"id": "org/m"}
 
 
-def test_json_of_a_default_is_data():
+def test_json_in_a_default_value_is_parsed():
     made = convert('vllm serve org/m --speculative-config "${S:-{\\"method\\":\\"mtp\\",\\"n\\":5}}"', "x.sh")
     assert made.document["args"] == {"speculative-config": json.loads('{"method":"mtp","n":5}')}
     assert "speculative-config" not in ENGINE.arguments

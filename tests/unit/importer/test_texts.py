@@ -1,4 +1,4 @@
-"""Files of other tools: what they start, read off by hand, against what is imported."""
+"""Files of other tools: imported playbooks compared with hand-written ones."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ DATA = Path(__file__).parents[2] / "data/recipes"
 
 
 def cases(path):
-    """The expectations in a file: of pages and Compose files several, by what the user chooses."""
+    """The expectations in a file: several for pages and Compose files, by the user's choice."""
     written = yaml.safe_load(path.read_text())
     return written if isinstance(written, list) else [written]
 
@@ -28,20 +28,20 @@ CASES = [
 
 
 def text_of(expected):
-    """The text beside a file of expectations."""
+    """The text next to a file of expectations."""
     stem = expected.name.removesuffix(".expected.yaml")
     (text,) = [path for path in expected.parent.glob(f"{stem}.*") if path != expected]
     return text
 
 
-def test_every_file_has_expectations():
+def test_every_example_has_an_expected_result():
     files = {path for path in DATA.glob("*/*") if ".expected." not in path.name}
     assert {text_of(path) for path in DATA.glob("*/*.expected.yaml")} == files
 
 
 @pytest.mark.parametrize(("expected", "case"), CASES)
-def test_what_a_file_starts(expected, case):
-    """The playbook is the one written by hand, nothing is lost untold, and nothing is told that is not lost."""
+def test_a_launch_script_becomes_its_playbook(expected, case):
+    """The playbook equals the hand-written one, every loss is reported, and nothing else is."""
     path = text_of(expected)
     text, choices = (
         path.read_text(),

@@ -1,4 +1,4 @@
-"""What the words of a command line mean, read without the code under test."""
+"""The meaning of the words of a command line, read without the code under test."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def flags_of(words):
 
 
 def meaning(text):
-    """What a value says, however it is written: JSON and numbers as such."""
+    """The meaning of a value, however it is written: JSON and numbers as such."""
     try:
         return json.loads(text)
     except ValueError:

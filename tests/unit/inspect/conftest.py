@@ -1,4 +1,4 @@
-"""Two or more nodes on this machine's loopback, each with rails of its own, as facts and as hosts."""
+"""Two or more nodes on this machine's loopback, each with its rails, as facts and as hosts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sparkcluster import topology
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.hosts.local import LocalHost
 
-# Ports of a launch are fixed, and tests run at once.
+# Ports of a launch are fixed, and tests run concurrently.
 NET = f"127.{1 + os.getpid() % 250}"
 PORTS = ("enp1s0f1np1", "enP2p1s0f1np1")
 

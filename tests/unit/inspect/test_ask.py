@@ -1,4 +1,4 @@
-"""Prompts to the group that a record names, and what is said where none can be sent or answered."""
+"""Prompts to the group in a record, and errors if none can be sent or answered."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DONE = {"done": {"content": "Hi", "usage": None, "finish_reason": "stop", "ttft_
 
 @pytest.fixture
 def asked(world):
-    """``asked(answer)``: fleet and spec of a cluster that serves release 3 and whose head answers so."""
+    """``asked(answer)``: fleet and spec of a cluster that serves release 3 and whose head gives this answer."""
 
     def make(answer, *, record=True, run=True, **changes):
         site = world(**changes)
@@ -39,7 +39,7 @@ def messages(fleet):
     return [request["messages"] for program, request in fleet.hosts["alpha"].requests if program == "ask"]
 
 
-def test_a_conversation_carries_what_was_said_and_begins_with_the_system_prompt(asked):
+def test_a_conversation_sends_all_messages_and_begins_with_the_system_prompt(asked):
     fleet, spec = asked([{"text": "H"}, {"text": "i"}, DONE])
     conversation = Conversation(fleet, spec, group=None, max_tokens=8, system="Be brief.")
     for prompt in ("one", "two"):
@@ -52,7 +52,7 @@ def test_a_conversation_carries_what_was_said_and_begins_with_the_system_prompt(
     assert conversation.messages == first[:1]
 
 
-def test_an_answer_that_ctrl_c_ends_is_kept_as_far_as_it_came(asked):
+def test_an_answer_interrupted_by_ctrl_c_is_kept(asked):
     fleet, spec = asked([{"reasoning": "hm"}, {"text": "Hel"}, {"text": "lo"}, DONE])
     conversation = Conversation(fleet, spec, group=None, max_tokens=8)
 
@@ -69,7 +69,7 @@ def test_an_answer_that_ctrl_c_ends_is_kept_as_far_as_it_came(asked):
         assert [f"{each['role']} {each['content']}" for each in conversation.messages] == kept
 
 
-def test_ranks_that_no_release_records_are_told_from_a_cluster_that_is_down(asked):
+def test_ranks_without_a_recorded_release_are_distinguished_from_a_stopped_cluster(asked):
     with pytest.raises(NotServing, match="is down"):
         Conversation(*asked(DONE, record=False, run=False), group=None, max_tokens=8).ask("hi", lambda *_: None)
     with pytest.raises(NotServing, match="is orphaned: the command that started it ended before") as caught:
@@ -81,7 +81,7 @@ def failing(kind, message):
     return {"error": {"status": 400, "kind": kind, "message": message}}
 
 
-def test_a_key_that_is_rejected_is_said_with_what_to_type(asked):
+def test_a_rejected_key_is_an_error_with_the_command_to_type(asked):
     said = "the endpoint rejects the API key that its rank was started with: Unauthorized"
     fleet, spec = asked(failing("unauthorized", said))
     with pytest.raises(NotServing) as caught:
@@ -92,7 +92,7 @@ def test_a_key_that_is_rejected_is_said_with_what_to_type(asked):
     assert group["why"] == f"{said}; sparkcluster restart INVENTORY restarts it with the inventory's key"
 
 
-def test_an_answer_without_a_limit_of_the_user_takes_what_the_context_leaves(asked):
+def test_without_a_users_limit_an_answer_may_fill_the_context(asked):
     long = failing("too-long", "Input length (600) exceeds model's maximum context length (512).")
     done = {"done": {**DONE["done"], "finish_reason": "length", "usage": {"completion_tokens": 500}}}
     fleet, spec = asked(lambda request: long if request["max_tokens"] else done)
@@ -104,7 +104,7 @@ def test_an_answer_without_a_limit_of_the_user_takes_what_the_context_leaves(ask
         Conversation(*asked(long), group=None, max_tokens=None).ask("hi", lambda *_: None)
 
 
-def test_the_request_is_as_the_playbook_that_serves_tells_clients(asked):
+def test_the_request_has_the_fields_that_the_running_playbook_sets_for_clients(asked):
     told = {
         "temperature": 0.3, "top_p": 0.8, "top_k": 40, "max_tokens": 7000, "chat_template_kwargs": {"thinking": True}
     }  # fmt: skip
@@ -122,7 +122,7 @@ def test_the_request_is_as_the_playbook_that_serves_tells_clients(asked):
         ("stop", "write in args of the playbook: reasoning-parser: "),
     ],
 )
-def test_reasoning_alone_is_no_answer(asked, finish, hint):
+def test_reasoning_without_content_is_not_an_answer(asked, finish, hint):
     end = {**DONE["done"], "content": "", "reasoning": "They say hi.", "finish_reason": finish}
     fleet, spec = asked([{"reasoning": "They say hi."}, {"done": end}])
     shown = []
@@ -133,7 +133,7 @@ def test_reasoning_alone_is_no_answer(asked, finish, hint):
     assert status(fleet, see(fleet, spec))["state"] == "serving", "a token is a sign of life, of whatever kind"
 
 
-def test_a_model_for_embeddings_is_asked_nothing(asked):
+def test_an_embedding_model_gets_no_question(asked):
     fleet, spec = asked(DONE, playbook={"args": {"runner": "pooling"}})
     with pytest.raises(UsageError, match="serves a model for embeddings, which generates no text") as caught:
         Conversation(fleet, spec, group=None, max_tokens=8).ask("hi", lambda *_: None)

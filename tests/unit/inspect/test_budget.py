@@ -1,4 +1,4 @@
-"""What is known of the memory of several models before a node is asked."""
+"""The memory of several models as known before a node is contacted."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ UNKNOWN = {"name": "mine", "model": {"id": "nobody/knows"}, "image": "vllm/vllm-
 
 @pytest.fixture
 def specs(tmp_path, monkeypatch):
-    """``specs(*entries)``: of an inventory with these models on one Spark; ``mine.yaml`` has a model nobody knows."""
+    """``specs(*entries)``: specs of an inventory with these models on one Spark; ``mine.yaml`` has an unknown model."""
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     path = tmp_path / "sparks.yaml"
 
@@ -34,7 +34,7 @@ def entry(playbook, **more):
     return {"playbook": playbook, **more}
 
 
-def test_models_over_budget_are_refused_at_their_place_with_the_numbers_and_what_to_change(specs):
+def test_models_over_budget_are_refused_at_their_line_with_the_numbers_and_the_setting_to_change(specs):
     with pytest.raises(SpecError) as caught:
         require_room(specs(entry("gpt-oss-120b", set=ALONE), entry("qwen3.6-27b-nvfp4", name="chat", set=ALONE)))
     (problem,) = caught.value.problems
@@ -45,8 +45,8 @@ def test_models_over_budget_are_refused_at_their_place_with_the_numbers_and_what
     assert require_room(small).fits is True
 
 
-def test_a_default_that_takes_all_of_a_spark_is_no_default_beside_another_model(specs):
-    """vLLM's 0.92: as ``auto``, which the plan gives it too."""
+def test_a_default_that_takes_all_memory_is_not_used_with_a_second_model(specs):
+    """vLLM's 0.92: like ``auto``, which the plan computes too."""
     default, auto = (
         budget(specs(entry("gpt-oss-20b"), entry("mine.yaml"), playbook=written)).sparks["spark-1"][1].bytes
         for args in ({}, {"gpu-memory-utilization": "auto"})
@@ -55,7 +55,7 @@ def test_a_default_that_takes_all_of_a_spark_is_no_default_beside_another_model(
     assert 0 < default == auto < 60e9
 
 
-def test_a_model_that_nobody_knows_counts_with_what_its_engine_may_take_or_is_unknown(specs):
+def test_an_unknown_model_counts_with_the_limit_of_its_engine_or_is_unknown(specs):
     beside = entry("gpt-oss-20b")
     found = budget(specs(beside, entry("mine.yaml", set={"args.gpu-memory-utilization": 0.3})))
     mine = found.sparks["spark-1"][1]
@@ -66,7 +66,7 @@ def test_a_model_that_nobody_knows_counts_with_what_its_engine_may_take_or_is_un
     assert "nobody/knows" in found.doubts[0]
 
 
-def test_the_weights_that_were_logged_here_count_and_a_share_stays_what_it_is(specs):
+def test_logged_weights_are_used_and_a_share_is_unchanged(specs):
     logged = {"gpt-oss-20b": {"nodes": 1, "load_gib": 20.0}, "other": None}
     for settings, same in ((ALONE, True), ({}, False)):
         both = specs(entry("gpt-oss-20b", set=settings), entry("qwen3.5-4b-dflash", name="other"))
@@ -77,7 +77,7 @@ def test_the_weights_that_were_logged_here_count_and_a_share_stays_what_it_is(sp
     assert budget(both, measured=elsewhere).sparks["spark-1"][0] == predicted
 
 
-def test_what_a_start_took_here_counts_as_its_peak_and_for_its_processes(specs):
+def test_the_measured_memory_of_a_start_is_used_as_its_peak_and_for_its_processes(specs):
     logged = {"nodes": 1, "load_gib": 14.0, "kv_gib": 4.0, "graphs_gib": 0.5, "used_gib": 22.0, "peak_gib": 30.0}
     both = specs(entry("gpt-oss-20b"), entry("qwen3.5-4b-dflash", name="other"))
     found = budget(both, measured={"gpt-oss-20b": logged}).sparks["spark-1"][0]
@@ -87,7 +87,7 @@ def test_what_a_start_took_here_counts_as_its_peak_and_for_its_processes(specs):
     assert (found.host_bytes, found.peak_bytes) == (PROCESS_BYTES, None)
 
 
-def test_the_biggest_starts_first_and_before_it_what_is_not_known(specs):
+def test_the_largest_model_starts_first_preceded_by_unknown_ones(specs):
     entries = [entry("gpt-oss-20b"), entry("gpt-oss-120b"), entry("mine.yaml")]
     assert [spec.model for spec in by_size(specs(*entries))] == ["mine", "gpt-oss-120b", "gpt-oss-20b"]
     entries[1]["on_demand"] = {}

@@ -1,4 +1,4 @@
-"""A support bundle may be shown to anyone: whatever is planted in what was seen, no byte of it leaves."""
+"""A support bundle can be published: no byte of a planted secret is in it."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def diagnosis(spark, cluster, monkeypatch):
     return Diagnosis(View(spec, Collected({}, {}), {"alpha": facts}), seen, (finding,), 1.0)
 
 
-def test_no_byte_of_a_secret_or_a_serial_number_is_in_it(diagnosis, tmp_path):
+def test_the_bundle_contains_no_secret_and_no_serial_number(diagnosis, tmp_path):
     path = tmp_path / "b.tar.gz"
     bundle.write(path, diagnosis, {})
     every = gzip.decompress(path.read_bytes())
@@ -102,7 +102,7 @@ def test_no_byte_of_a_secret_or_a_serial_number_is_in_it(diagnosis, tmp_path):
         assert kept.encode() in every, kept
 
 
-def test_only_its_owner_may_read_it_and_what_was_there_is_replaced_whole(diagnosis, tmp_path):
+def test_only_its_owner_may_read_a_bundle_and_an_existing_file_is_replaced_completely(diagnosis, tmp_path):
     path = tmp_path / "b.tar.gz"
     path.write_text("old")
     path.chmod(0o644)

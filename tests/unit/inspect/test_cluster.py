@@ -1,4 +1,4 @@
-"""What one look makes of the facts."""
+"""The view of a cluster from one set of facts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def assessed(world, **errors):
     return assess(world.spec, Collected(facts, errors), facts)
 
 
-def test_ranks_that_run_are_watched_and_asked_under_their_own_number(world):
+def test_running_ranks_are_watched_and_queried_under_their_release_number(world):
     one = world(api={"key": {"env": "KEY"}})
     for recorded in (False, True):
         plan = one.plan(release=7)
@@ -25,7 +25,7 @@ def test_ranks_that_run_are_watched_and_asked_under_their_own_number(world):
         assert "/sparkcluster-atlas-7-alpha/" in container.env_file
 
 
-def test_a_node_that_cannot_be_asked_is_named_and_the_others_are_still_looked_at(world):
+def test_a_node_that_cannot_be_queried_is_reported_and_the_others_are_observed(world):
     one = world()
     one.change("alpha", gpus={"unread": "nvidia-smi: no devices were found"})
     error = HostTimeout("beta did not answer within 10 s", node="beta", hint="ping 192.168.86.12")

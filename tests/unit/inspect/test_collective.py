@@ -1,4 +1,4 @@
-"""The container of an all-gather, what it prints, and when none is started."""
+"""The container of an all-gather, its output, and when none is started."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def two(loopback):
     return loopback("alpha", "beta")
 
 
-def test_the_container_is_like_the_rank_that_would_run_there(two):
+def test_the_test_container_has_the_settings_of_a_rank(two):
     group = two.topology.groups[0]
     argv = collective.command(two.spec, two.facts["beta"], group, group.members[1])
     line = " ".join(argv)
@@ -47,7 +47,7 @@ def test_the_container_is_like_the_rank_that_would_run_there(two):
         ({"image": None}, "beta has no image"),
     ],
 )
-def test_no_container_beside_a_rank_or_without_an_image(two, change, words):
+def test_no_test_container_while_a_rank_runs_or_without_an_image(two, change, words):
     assert collective.why_not(two.spec, two.facts, two.topology) is None
     two.change("beta", **change)
     assert words in collective.why_not(two.spec, two.facts, two.topology)
@@ -65,18 +65,18 @@ SAID = 'sparkcluster-all-gather {"bus_gb_s": 22.125, "backend": "nccl"}\n'
         ("Traceback\nOSError: no", None, "NCCL"),
     ],
 )
-def test_what_a_rank_prints(output, bus, over):
+def test_output_of_a_rank(output, bus, over):
     found = collective.read(output, 1)
     assert (found.bus_gb_s, found.over) == (bus, over)
     assert bool(found.seen) is (bus is None)
 
 
 @given(st.text(), st.integers(-20, 255))
-def test_no_output_makes_a_traceback(text, code):
+def test_no_output_causes_a_traceback(text, code):
     collective.read(text, code)
     collective.read(f"sparkcluster-all-gather {text}", code)
 
 
-def test_bus_bandwidth_is_what_every_rank_receives():
+def test_bus_bandwidth_is_the_rate_that_every_rank_receives():
     assert all_gather.bus_gb_s(16 * 10**9, 2, 0.4) == pytest.approx(20.0)
     assert all_gather.bus_gb_s(16 * 10**9, 4, 0.4) == pytest.approx(30.0)

@@ -1,4 +1,4 @@
-"""The inventories of several models have the verdict that docs/models.md and their comments say."""
+"""The inventories with several models have the verdict stated in docs/models.md and in their comments."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ FITS = {"pair": True, "two-spark": True, "a": False, "b": True, "c": True, "d": 
 
 @pytest.fixture(autouse=True)
 def no_hub(monkeypatch):
-    """What is recorded of the models counts."""
+    """Use the recorded data of the models."""
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
 
 
-def test_every_inventory_of_several_models_has_a_verdict():
+def test_every_inventory_with_several_models_has_a_verdict():
     assert {path.stem.removeprefix("models-") for path in INVENTORIES.glob("models-*.yaml")} == FITS.keys()
 
 
 @pytest.mark.parametrize("name", FITS)
-def test_what_fits_is_what_the_inventory_says(name):
+def test_combinations_fit_as_expected(name):
     assert budget(load_all(INVENTORIES / f"models-{name}.yaml")).fits is FITS[name]
 
 
-def test_behind_a_gateway_those_on_demand_fit_one_at_a_time(capsys):
+def test_behind_a_gateway_models_on_demand_fit_one_at_a_time(capsys):
     found = budget(load_all(INVENTORIES / "gateway-two-spark.yaml"))
     budget_view.show(found)
     assert (found.fits, found.free_bytes("spark-1") > 0) == (True, True)

@@ -1,4 +1,4 @@
-"""What a client is told is where the API is seen from the user's machine, and the model that serves."""
+"""The configuration for a client: the endpoint as seen from the user's machine, and the running model."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ SECRET = "0123456789abcdef0123456789abcdef"
 
 @pytest.fixture(autouse=True)
 def no_ssh_config(monkeypatch):
-    """Nodes are reached as the inventory says: the ssh_config of who runs the tests does not count."""
+    """Nodes are reached as in the inventory: the ssh_config of the user who runs the tests is ignored."""
 
     def ssh_target(node):
         if node.connection == "local":
@@ -82,8 +82,8 @@ def run(capsys, *words, code=0):
 
 
 @pytest.mark.parametrize("name", CLIENTS)
-def test_what_is_pasted_and_said_of_each_client(name, inventory, capsys):
-    """``full`` has what agents need and its key in a file; ``bare`` lacks all of it and listens on loopback."""
+def test_the_block_and_notes_of_each_client(name, inventory, capsys):
+    """``full`` has all features for agents and its key in a file; ``bare`` has none and listens on loopback."""
     cases = {
         "full": (FULL, {"host": "management", "key": {"file": "~/.config/spark.key"}}),
         "bare": (BARE, {"key": {"env": "SPARK_API_KEY"}}),
@@ -117,19 +117,19 @@ def test_what_is_pasted_and_said_of_each_client(name, inventory, capsys):
         ),
     ],
 )
-def test_the_address_is_that_by_which_the_users_machine_reaches_it(inventory, capsys, api, node, url, tunnel):
+def test_the_address_is_the_one_that_the_users_machine_reaches(inventory, capsys, api, node, url, tunnel):
     found = json.loads(run(capsys, inventory(api=api, **node), "--json").out)
     assert (found["endpoint"], found["tunnel"]) == (url, tunnel)
 
 
 @pytest.mark.parametrize("name", [name for name, client in CLIENTS.items() if not client.watches])
-def test_the_key_is_printed_on_request_only(inventory, capsys, tmp_path, name):
+def test_the_key_is_printed_only_on_request(inventory, capsys, tmp_path, name):
     (tmp_path / "k").write_text(SECRET)
     path = inventory(api={"key": {"file": str(tmp_path / "k")}})
     assert SECRET not in "".join(run(capsys, path, "--client", name))
     out, err = run(capsys, path, "--client", name, "--show-key")
     assert SECRET not in err
-    # VS Code and Hermes read it from elsewhere, but can be given it
+    # VS Code and Hermes read it from other files, but also accept it
     assert SECRET in out
 
 
@@ -147,7 +147,7 @@ def test_a_group_is_chosen_by_name(inventory, capsys, tmp_path):
     assert "its groups: left, right" in run(capsys, "desk.yaml", "--group", "middle", code=2).err
 
 
-def test_the_name_of_a_model_is_no_command_where_it_is_pasted(inventory, capsys):
+def test_a_model_name_is_quoted_in_pasted_commands(inventory, capsys):
     name = "a b'$(reboot)`x`;y"
     path = inventory({**FULL, "model": {"path": f"/m/{name}"}, "served_name": None})
     words = {
@@ -164,8 +164,8 @@ def test_the_name_of_a_model_is_no_command_where_it_is_pasted(inventory, capsys)
     assert read["vscode"][0]["models"][0]["id"] == name
 
 
-def test_what_serves_counts_and_not_what_the_inventory_names(world, inventory, capsys, monkeypatch):
-    """After ``upgrade --playbook`` the two differ; what the command line chooses is about that playbook."""
+def test_the_running_release_counts_and_not_the_inventory(world, inventory, capsys, monkeypatch):
+    """After ``upgrade --playbook`` the two differ; command-line options apply to that playbook."""
     one = world()
     one.staged()
     one.spec = dataclasses.replace(one.spec, playbook=Playbook.model_validate(FULL))
@@ -184,7 +184,7 @@ def test_what_serves_counts_and_not_what_the_inventory_names(world, inventory, c
     assert found["release"] == 7
 
 
-def test_without_an_answer_it_is_what_the_inventory_says_and_that_is_told(inventory, capsys, monkeypatch):
+def test_without_an_answer_the_inventory_is_used_and_that_is_reported(inventory, capsys, monkeypatch):
     silent = FakeHost("spark-1").on(answer=HostTimeout("spark-1: no route to host", node="spark-1"))
     monkeypatch.setattr(common, "fleet_of", lambda *_: Fleet({"spark-1": silent}))
     out, err = run(capsys, inventory(), "--client", "curl")
@@ -224,13 +224,13 @@ def several(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["claude-code", "continue", "hermes", "open-webui", "vscode"])
-def test_a_client_gets_every_model_that_it_can_use_with_what_it_is_for(name, several, capsys):
-    """The largest model for chat is the first, wherever it stands; the small one does what is small."""
+def test_a_client_gets_every_usable_model_with_its_role(name, several, capsys):
+    """The largest chat model is the first, at any position; the small one gets the small roles."""
     out, err = run(capsys, several(), "--client", name)
     golden.check_text(golden.ROOT / "connect" / f"{name}-several.txt", f"--- stdout\n{out}--- stderr\n{err}")
 
 
-def test_continue_reads_what_it_gets_and_no_model_that_reasons_completes_what_is_typed(several, capsys):
+def test_continue_gets_its_roles_and_no_reasoning_model_for_autocompletion(several, capsys):
     read = yaml.safe_load(run(capsys, several(), "--client", "continue").out)["models"]
     assert [(each["model"], each["provider"], each["roles"]) for each in read] == [
         ("gpt-oss-120b", "openai", ["chat", "edit", "apply"]),
@@ -250,7 +250,7 @@ def test_continue_reads_what_it_gets_and_no_model_that_reasons_completes_what_is
         ("scores", "8003/v1/rerank", {"model": "scores", "query": "Hello", "documents": ["Good morning", "Goodbye"]}),
     ],
 )
-def test_one_model_is_asked_by_the_path_of_its_kind(several, capsys, model, path, body):
+def test_a_single_model_is_queried_at_the_path_of_its_kind(several, capsys, model, path, body):
     words = shlex.split(run(capsys, several(), "--client", "curl", "--model", model).out)
     assert words[3].endswith(path)
     assert json.loads(words[-1]) == body
@@ -260,7 +260,7 @@ def test_one_model_is_asked_by_the_path_of_its_kind(several, capsys, model, path
     assert "--client openai or curl takes any kind" in refused
 
 
-def test_json_is_that_of_the_first_model_with_all_of_them(several, capsys):
+def test_json_has_the_first_models_keys_and_all_models(several, capsys):
     found = json.loads(run(capsys, several(), "--json").out)
     assert (found["model"], found["endpoint"]) == ("tiny", "http://192.168.1.11:8000/v1")
     assert [(each["name"], each["kind"], each["endpoint"]) for each in found["models"]] == [
@@ -272,26 +272,26 @@ def test_json_is_that_of_the_first_model_with_all_of_them(several, capsys):
     json_schemas.validate("connect", found)
 
 
-def test_each_model_behind_ssh_has_a_tunnel_of_its_own(several, capsys):
+def test_each_model_behind_ssh_has_a_separate_tunnel(several, capsys):
     err = run(capsys, several(api={})).err
     assert "ssh -N -L 8000:127.0.0.1:8000 192.168.1.11" in err
     assert "ssh -N -L 8002:127.0.0.1:8002 192.168.1.12" in err
 
 
 @pytest.mark.parametrize("flag", ["--group", "--playbook", "--set"])
-def test_what_is_of_one_model_needs_its_name(several, capsys, flag):
+def test_a_client_for_a_single_model_needs_its_name(several, capsys, flag):
     err = run(capsys, several(), flag, "a.b=c", code=2).err
     assert f"{flag} is for one model" in err
     assert "add --model NAME, one of small, gpt-oss-120b, embed, scores" in err
 
 
-def test_the_page_on_models_shows_what_is_printed(capsys):
+def test_the_page_on_models_shows_the_printed_output(capsys):
     root = golden.ROOT.parents[1]
     out = run(capsys, str(root / "inventory/models-two-spark.yaml"), "--client", "open-webui").out
     assert f"```\n{out}```\n" in (root / "docs/internals/clients.md").read_text()
 
 
-def test_behind_a_gateway_all_models_have_its_address(several, capsys):
+def test_behind_a_gateway_all_models_share_its_address(several, capsys):
     with_gateway = several()
     Path(with_gateway).write_text(Path(with_gateway).read_text() + "gateway: {port: 9000}\n")
     found = json.loads(run(capsys, with_gateway, "--json").out)
@@ -307,7 +307,7 @@ def test_behind_a_gateway_all_models_have_its_address(several, capsys):
 
 
 @pytest.mark.parametrize(("host", "told"), [("127.0.0.1", False), ("management", True)])
-def test_an_engine_that_others_reach_without_the_gateway_is_told(world, host, told):
+def test_an_engine_reachable_without_the_gateway_is_reported(world, host, told):
     one = world(api={"host": host})
     one.staged()
     plan = one.plan(7)

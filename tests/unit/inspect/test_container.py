@@ -1,4 +1,4 @@
-"""What a machine says of a container: its program runs for real, with a Docker engine and a ``docker`` of the test."""
+"""Data about a container: the node program runs for real, with a Docker engine and a ``docker`` of the test."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def encoded(words):
 
 @pytest.fixture
 def docker(monkeypatch, tmp_path):
-    """Makes the engine of this machine and its client, which prints ``processes`` for any ``docker exec``."""
+    """Creates the engine of this machine and its client, which prints ``processes`` for any ``docker exec``."""
     with tempfile.TemporaryDirectory() as short:
         engine = Engine(Path(short) / "s")
         monkeypatch.setenv("DOCKER_HOST", f"unix://{engine.socket}")
@@ -43,7 +43,7 @@ def docker(monkeypatch, tmp_path):
         engine.close()
 
 
-def test_documents_and_processes_come_in_one_text(docker):
+def test_documents_and_processes_arrive_in_one_text(docker):
     image = {"Id": "sha256:aa", "RootFS": {}}
     docker(
         {"/containers/vllm/json": BOX, "/images/sha256:aa/json": image},
@@ -57,7 +57,7 @@ def test_documents_and_processes_come_in_one_text(docker):
     ]
 
 
-def test_what_runs_is_listed_where_there_is_no_such_container(docker):
+def test_running_containers_are_listed_if_the_name_is_unknown(docker):
     docker({"/containers/json": [{"Names": [f"/c{number}"]} for number in range(3)]})
 
     with pytest.raises(UsageError, match="alpha has no container vllm") as caught:
@@ -66,7 +66,7 @@ def test_what_runs_is_listed_where_there_is_no_such_container(docker):
     assert caught.value.hint == "running containers: c0, c1, c2"
 
 
-def test_the_command_says_what_to_type(docker, monkeypatch, capsys):
+def test_the_container_command_shows_the_next_command(docker, monkeypatch, capsys):
     monkeypatch.setenv("DOCKER_HOST", "unix:///nowhere.sock")
     for words in ([], ["x.sh", "--container", "vllm"], ["x.sh", "--node", "alpha"]):
         assert guarded(["import", *words]) == 2

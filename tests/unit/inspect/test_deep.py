@@ -1,4 +1,4 @@
-"""Real measuring programs on this machine's loopback, with a perftest made of a script."""
+"""Real measuring programs on this machine's loopback, with a script that imitates perftest."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from sparkcluster.inspect.deep import deep
 from sparkcluster.report import Report
 from tests.unit.inspect.conftest import NET
 
-# Listens and connects as the real one does, and prints a row unless it is told not to.
+# Listens and connects as the real one does, and prints a row unless disabled.
 PERFTEST = """#!{python} -IS
 import os, socket, sys
 words = sys.argv[1:]
@@ -45,7 +45,7 @@ if mode == "row":
 """
 
 
-class Told(Report):
+class RecordingReport(Report):
     def __init__(self):
         self.steps = []
 
@@ -69,7 +69,7 @@ def perftest(tmp_path, monkeypatch):
     mode = tmp_path / "mode"
     tool = tmp_path / "bin" / "ib_write_bw"
     tool.parent.mkdir()
-    # Tests that run beside this one, in another worker, have the same machine and the same port.
+    # Concurrent tests in other workers share the machine and the port.
     apart = 50 * int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
     monkeypatch.setattr("sparkcluster.inspect.perftest.PORT", 18515 + apart)
     tool.write_text(PERFTEST.format(python=sys.executable, mode=str(mode)))
@@ -92,7 +92,7 @@ def by_kind(found):
 
 def test_tcp_is_measured_in_both_directions_on_every_rail(two, monkeypatch):
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
-    report = Told()
+    report = RecordingReport()
     found = measure(two, report)
     rates = by_kind(found)["tcp"]
     assert {(rate.nodes, rate.subnet) for rate in rates} == {
@@ -108,14 +108,14 @@ def test_tcp_is_measured_in_both_directions_on_every_rail(two, monkeypatch):
     assert json.loads(json.dumps(dataclasses.asdict(found)))["rates"]
 
 
-def test_rdma_is_measured_per_twin_and_for_both_at_once(two, perftest):
+def test_rdma_is_measured_per_twin_and_for_both_concurrently(two, perftest):
     perftest("row")
     kinds = by_kind(measure(two))
     assert [rate.gbit_s for rate in kinds["rdma"]] == [108.5] * 4
     assert [(rate.gbit_s, rate.over) for rate in kinds["rdma-both"]] == [(217.0, "rocep1s0f1 and roceP2p1s0f1")]
 
 
-def test_no_result_row_is_a_failure_whatever_the_exit_code(loopback, perftest):
+def test_a_missing_result_row_is_a_failure_with_any_exit_code(loopback, perftest):
     perftest("none")
     rates = by_kind(measure(loopback("alpha", "beta", rails=1)))["rdma"]
     assert {rate.gbit_s for rate in rates} == {None}
@@ -123,7 +123,7 @@ def test_no_result_row_is_a_failure_whatever_the_exit_code(loopback, perftest):
     assert "no result row, exit code 0" in rates[0].seen
 
 
-def test_a_node_that_is_lost_is_named_and_the_others_are_measured(loopback, monkeypatch):
+def test_a_lost_node_is_reported_and_the_others_are_measured(loopback, monkeypatch):
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
     lab = loopback("alpha", "beta", "gamma")
     lab.fleet.hosts["beta"] = FakeHost("beta").on("python3", answer=HostLost("connection to beta broke", node="beta"))
@@ -137,10 +137,10 @@ def lost(*words, **options):
     raise HostLost("connection to beta broke", node="beta")
 
 
-def test_an_interruption_ends_what_runs_on_the_nodes(two, perftest, tmp_path):
+def test_an_interruption_ends_programs_on_the_nodes(two, perftest, tmp_path):
     perftest("hang")
 
-    class Impatient(Report):
+    class InterruptingReport(Report):
         def __init__(self):
             self.begun = []
             self.timer = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT))
@@ -150,21 +150,21 @@ def test_an_interruption_ends_what_runs_on_the_nodes(two, perftest, tmp_path):
             if text.startswith("RDMA") and self.timer.ident is None:
                 self.timer.start()
 
-    impatient = Impatient()
+    impatient = InterruptingReport()
     # A shell that starts the tests in the background has them ignore Ctrl-C.
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         with pytest.raises(KeyboardInterrupt):
             measure(two, impatient)
     finally:
-        impatient.timer.cancel()  # one that came later would end another test
+        impatient.timer.cancel()  # a later one would end another test
         signal.signal(signal.SIGINT, before)
     assert [text[:4] for text in impatient.begun].count("RDMA") == 1, "nothing else is begun"
     assert not running(str(tmp_path / "bin" / "ib_write_bw"))
 
 
 def running(path, limit_s=30):
-    """Processes whose command line names ``path``, once they had time to end."""
+    """Processes whose command line contains ``path``, after some time to exit."""
     until = time.monotonic() + limit_s
     while True:
         found = []
@@ -182,14 +182,14 @@ def program(request):
     return Conversation(LocalHost("alpha"), "measure", request, silence_s=20)
 
 
-def test_a_program_that_does_not_end_is_ended_at_its_limit():
+def test_an_endless_program_is_ended_at_its_limit():
     conversation = program({"do": "run", "argv": ["sleep", "60"], "limit_s": 0.3})
     assert conversation.answer(dict)["failed"] == "sleep did not end within 0 s"
     conversation.close()
 
 
-def test_what_is_being_started_ends_with_its_controller(tmp_path):
-    """The input ends before the program has started what it should run."""
+def test_a_program_that_is_being_started_ends_with_its_controller(tmp_path):
+    """The input ends before the program has started its child."""
     marker = str(tmp_path / "marker")
     request = {"do": "run", "argv": [sys.executable, "-c", "import time; time.sleep(30)", marker], "limit_s": 30}
     argv, stdin = command("measure", request)
@@ -198,7 +198,7 @@ def test_what_is_being_started_ends_with_its_controller(tmp_path):
     assert not running(marker)
 
 
-def test_who_does_not_know_the_token_is_not_served():
+def test_a_connection_without_the_token_is_not_served():
     conversation = program({"do": "receive", "address": "127.0.0.1", "token": "right", "streams": 1, "messages": 3})
     port = conversation.answer(dict)["port"]
     with socket.create_connection(("127.0.0.1", port)) as stranger:
@@ -219,7 +219,7 @@ def test_who_does_not_know_the_token_is_not_served():
         each.close()
 
 
-def test_no_container_for_who_has_no_lease(tmp_path):
+def test_no_container_is_started_without_the_lease(tmp_path):
     request = {
         "do": "contain", "state_dir": str(tmp_path), "cluster": "atlas", "epoch": 3, "name": "x", "argv": ["false"],
         "limit_s": 5,

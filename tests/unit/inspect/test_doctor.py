@@ -1,4 +1,4 @@
-"""``doctor``: one look, one real answer, everything within its limit, and whatever fails keeps nobody from the rest."""
+"""``doctor``: one observation, one real answer, everything within its limit; a failing node does not hide the others."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ DONE = {"content": "12 * 17 is 204.", "reasoning": "", "finish_reason": "stop", 
         "ttft_s": 0.2, "total_s": 0.6, "status": 200}  # fmt: skip
 
 
-def looked(one, name, **changes):
-    """What the look program would say of a node where the ranks of ``one`` run."""
+def observation_of(one, name, **changes):
+    """The observe program's answer of a node with the ranks of ``one``."""
     ranks = [
         {"name": rank.name, "state": rank.state, "labels": rank.labels, "log": ["Application startup complete."],
          "launcher": {"role": "head" if name == "alpha" else "worker", "members": ["192.168.177.11", "192.168.177.12"],
@@ -30,8 +30,8 @@ def looked(one, name, **changes):
 
 
 @pytest.fixture
-def told(world):
-    """``told(world, ask=…, programs={node: {program: answer}})``: the diagnosis."""
+def diagnosis(world):
+    """``diagnosis(world, ask=…, programs={node: {program: answer}})``: the diagnosis."""
 
     def run(one, *, answer=None, programs=None, timeout_s=30.0):
         hosts = {}
@@ -40,7 +40,7 @@ def told(world):
             probed = facts.model_dump(mode="json")
             own = {
                 "probe": lambda _, said=probed: {**said, "clock_s": time.time()},
-                "observe": looked(one, name),
+                "observe": observation_of(one, name),
                 "ask": answer or [{"text": "12 * 17"}, {"done": DONE}],
                 **(programs or {}).get(name, {}),
             }
@@ -61,8 +61,8 @@ def codes(found):
     return {(one.code, one.node) for one in found.findings if one.severity != "info"}
 
 
-def test_a_healthy_cluster_is_told_in_one_line(told, world):
-    found, hosts = told(served(world()))
+def test_a_healthy_cluster_is_reported_in_one_line(diagnosis, world):
+    found, hosts = diagnosis(served(world()))
     assert (found.ok, codes(found)) == (True, set())
     assert found.verdict().startswith(
         "atlas serves Qwen/Qwen3-8B, 9 tokens, first after 0.20 s, 20.0 tokens/s, 2 nodes, "
@@ -83,32 +83,32 @@ def lost(error):
     return fail
 
 
-def test_an_unreachable_node_is_one_finding_and_the_others_are_asked(told, world):
+def test_an_unreachable_node_is_one_finding_and_the_others_are_queried(diagnosis, world):
     gone = lost(HostTimeout("beta: no answer within 10 s", node="beta"))
-    found, hosts = told(served(world()), programs={"beta": {"probe": gone}})
+    found, hosts = diagnosis(served(world()), programs={"beta": {"probe": gone}})
     assert codes(found) == {("SSH-003", "beta")}
     assert found.running.replies["default"].ttft_s == 0.2
     assert [program for program, _ in hosts["beta"].requests] == ["probe"]
     assert "unread" in found.as_json()["nodes"]["beta"]
 
 
-def test_a_frozen_engine_keeps_nobody_longer_than_the_limit(told, world):
+def test_a_frozen_engine_delays_the_command_no_longer_than_the_limit(diagnosis, world):
     frozen = threading.Event()
-    found, _ = told(served(world()), programs={"alpha": {"ask": lambda _: frozen.wait(30) and {}}}, timeout_s=2)
+    found, _ = diagnosis(served(world()), programs={"alpha": {"ask": lambda _: frozen.wait(30) and {}}}, timeout_s=2)
     assert codes(found) == {("RUN-002", "alpha")}
     assert found.running.replies["default"].problem == "timeout"
     assert set(found.running.observations) == {"alpha", "beta"}
     frozen.set()
 
 
-def test_nothing_runs(told, world):
-    found, hosts = told(world())
+def test_no_running_ranks(diagnosis, world):
+    found, hosts = diagnosis(world())
     assert codes(found) == {("RUN-001", None)}
     assert not found.ok
     assert found.verdict().startswith("atlas is down, ")
     assert "ask" not in {program for host in hosts.values() for program, _ in host.requests}
 
 
-def test_a_look_that_makes_no_sense_is_a_finding(told, world):
-    found, _ = told(served(world()), programs={"beta": {"observe": {"ranks": 7}}})
+def test_an_invalid_observation_is_a_finding(diagnosis, world):
+    found, _ = diagnosis(served(world()), programs={"beta": {"observe": {"ranks": 7}}})
     assert codes(found) == {("RUN-022", "beta")}

@@ -1,4 +1,4 @@
-"""What a bundle has beyond the facts: gathered from nodes that answer as scripted, some badly."""
+"""Contents of a bundle in addition to facts: from nodes with scripted answers, some invalid."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ def gather(world):
     return run
 
 
-def test_what_nodes_say_is_there_and_why_others_do_not(gather):
+def test_observations_of_nodes_are_collected_with_reasons_for_missing_ones(gather):
     assert list(gather().values()) == [LOOK, LOOK]
     first, second = gather("nonsense", beta=HostTimeout("beta: no answer", node="beta")).values()
     assert "first_hour failed" in first["unread"]
     assert second["unread"] == "beta: no answer"
 
 
-def test_the_bundle_of_preflight_has_it_without_serial_numbers(gather, world, tmp_path):
+def test_the_preflight_bundle_has_these_observations_without_serial_numbers(gather, world, tmp_path):
     one = world()
     hosts = {
         name: FakeHost(name).program("probe", json.loads(facts.model_dump_json())) for name, facts in one.facts.items()

@@ -1,4 +1,4 @@
-"""Real programs that hash real files."""
+"""Real node programs hash real files."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def two(loopback):
 
 
 def snapshot(top):
-    """A model as Hugging Face's cache holds it: a large file as a link to a blob of its hash, a small one likewise."""
+    """A model in Hugging Face's cache format: a large file as a link to a blob named by its hash, a small one likewise."""
     content = b"weights" * 1000
     name = hashlib.sha256(content).hexdigest()
     blobs, folder = top / "blobs", top / "snapshots" / "rev"
@@ -31,7 +31,7 @@ def snapshot(top):
     return folder, name
 
 
-def test_every_file_is_hashed_and_told_with_the_blob_it_points_at(two, tmp_path):
+def test_every_file_is_hashed_and_reported_with_the_blob_of_its_link(two, tmp_path):
     folder, name = snapshot(tmp_path / "model")
     for node in two.facts:
         two.change(node, weights=Weights(path=str(folder)))
@@ -45,7 +45,7 @@ def test_every_file_is_hashed_and_told_with_the_blob_it_points_at(two, tmp_path)
     }
 
 
-def test_a_directory_that_is_gone_is_told_of_its_node(two, tmp_path):
+def test_a_missing_directory_is_reported_for_its_node(two, tmp_path):
     folder, _ = snapshot(tmp_path / "model")
     two.change("alpha", weights=Weights(path=str(folder)))
     two.change("beta", weights=Weights(path=str(tmp_path / "nowhere")))

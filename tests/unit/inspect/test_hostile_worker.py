@@ -1,6 +1,6 @@
-"""A worker whose newest record lies about the group's API: the key goes where the head says, or nowhere.
+"""A worker whose newest record lies about the group's API: the key is sent where the head says, or not at all.
 
-The program that asks runs as on a node, and both APIs are real listeners.
+The ask program runs as on a node, and both APIs are real listeners.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ ANSWER = b'data: {"choices": [{"delta": {"content": "204"}, "finish_reason": "st
 
 
 class Api(http.server.ThreadingHTTPServer):
-    """Answers whoever asks, and remembers the path and key of every request."""
+    """Answers every request, and records its path and key."""
 
     def __init__(self, address="127.0.0.1"):
         self.keys = keys = []
@@ -77,7 +77,7 @@ def evil():
 
 
 def asked(request):
-    """The ask program as a process; it would end with its input."""
+    """The ask program as a process; it exits when its input closes."""
     argv, stdin = command("ask", request)
     with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         process.stdin.write(stdin)
@@ -116,13 +116,13 @@ def fleet_of(one):
 
 
 def moved(record, port):
-    """The API at another port of the head."""
+    """The API on another port of the head."""
     engine = record["plan"]["nodes"]["alpha"]["containers"][0]["launcher"]["engine"]
     engine[engine.index("--port") + 1] = str(port)
 
 
 def claimed(record, port):
-    """The worker calls itself the head, with an API of its own, and runs another plan."""
+    """The worker claims to be the head, with its own API, and runs another plan."""
     moved(record, port)
     nodes = record["plan"]["nodes"]
     nodes["alpha"]["role"], nodes["beta"]["role"] = "worker", "head"
@@ -132,14 +132,14 @@ def claimed(record, port):
 
 
 def misread(record, port):
-    """The key is any file of the head."""
+    """The key is an arbitrary file of the head."""
     moved(record, port)
     record["plan"]["nodes"]["alpha"]["containers"][0]["env_file"] = "/proc/self/environ"
 
 
 @pytest.fixture(params=[claimed, misread])
 def forged(request, serving, evil):
-    """The cluster, where beta has a newer record of its own making."""
+    """The cluster, where beta has a forged newer record."""
     document = json.loads(serving.facts["beta"].release.model_dump_json())["record"]
     request.param(document, evil.server_port)
     newest = 10**9 - 1  # the highest that there is
@@ -148,7 +148,7 @@ def forged(request, serving, evil):
     return serving
 
 
-def test_no_record_of_a_worker_moves_the_key_or_the_endpoint(forged, api, evil):
+def test_a_workers_record_changes_neither_key_nor_endpoint(forged, api, evil):
     fleet = fleet_of(forged)
     document = status(fleet, see(fleet, forged.spec))
     assert (document["state"], document["release"]) == ("serving", 3)
@@ -165,7 +165,7 @@ def test_no_record_of_a_worker_moves_the_key_or_the_endpoint(forged, api, evil):
     assert evil.keys == []
 
 
-def test_up_believes_no_worker_that_another_plan_serves(forged, api, evil):
+def test_up_does_not_trust_a_worker_that_reports_another_running_plan(forged, api, evil):
     view = assess(forged.spec, Collected(forged.facts, {}), forged.facts)
     groups = survey(fleet_of(forged), view, Desired(forged.spec, Options()), Report(), {})
     assert {name: (group.state, group.action) for name, group in groups.items()} == {
@@ -176,8 +176,8 @@ def test_up_believes_no_worker_that_another_plan_serves(forged, api, evil):
     assert evil.keys == []
 
 
-def test_a_worker_that_calls_itself_the_head_of_a_start_is_not_believed(serving, api, evil):
-    """No record yet: the head is whose rank 0 it is, not whoever says so in an answer; none is sent the key."""
+def test_a_worker_that_claims_to_be_the_head_of_a_start_is_not_trusted(serving, api, evil):
+    """Without a record the head is the node of rank 0, not a node that claims so in an answer; none gets the key."""
     for name in serving.facts:
         serving.change(name, release=None)
     other = serving.plan(3)
@@ -197,7 +197,7 @@ def test_a_worker_that_calls_itself_the_head_of_a_start_is_not_believed(serving,
 
 
 @pytest.mark.parametrize("harm", ["link", "directory", "readable"])
-def test_the_key_is_read_from_a_private_file_in_the_ranks_own_directory(serving, api, tmp_path, harm):
+def test_the_key_is_read_from_a_private_file_in_the_directory_of_the_rank(serving, api, tmp_path, harm):
     folder = tmp_path / "clusters/atlas/ranks/sparkcluster-atlas-3-alpha"
     file = folder / "secrets.env"
     other = tmp_path / "other"
@@ -251,7 +251,7 @@ until [ -s got ]; do sleep 0.05; done
 @pytest.mark.skipif(os.getuid() != 0 or shutil.which("ip") is None, reason="needs root and ip for a network namespace")
 @pytest.mark.parametrize("host", ["10.9.8.2", "there.example@10.9.8.2"])
 def test_an_address_of_another_machine_gets_no_connection_and_no_key(tmp_path, host):
-    """The other machine is a network namespace, whose listener the node can reach; a name may be anybody's next time."""
+    """The other machine is a network namespace with a listener that the node reaches; a name may resolve differently next time."""
     key = tmp_path / "rank" / "secrets.env"
     key.parent.mkdir()
     key.touch(mode=0o600)

@@ -1,4 +1,4 @@
-"""Logs of several nodes in the order of time, under a clock that the test holds."""
+"""Logs of several nodes in order of time, with a clock controlled by the test."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def texts(lines: list[LogLine]) -> list[str]:
     return [each.text for each in lines]
 
 
-def test_a_line_waits_for_older_ones_of_other_nodes_and_never_longer_than_that():
+def test_a_line_waits_for_older_lines_of_other_nodes_up_to_a_limit():
     live = Merge()
     live.add([line("a1", 20.0)], 0.0, 0.0)
     assert live.take(-0.01) == []
@@ -24,7 +24,7 @@ def test_a_line_waits_for_older_ones_of_other_nodes_and_never_longer_than_that()
     assert texts(live.take(1.0)) == ["a2", "b2", "b3"]  # lines of one node keep their order
 
 
-def test_lines_without_a_time_have_that_of_the_line_before_else_that_of_their_arrival():
+def test_lines_without_a_time_get_the_previous_lines_time_or_their_arrival():
     live = Merge()
     live.add([line("a1", 10.0), line("a2"), line("b1")], 0.0, 15.0)
     live.add([line("c1", 12.0)], 0.0, 15.0)

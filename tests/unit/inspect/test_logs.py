@@ -1,4 +1,4 @@
-"""Logs of ranks that are read and followed while their nodes come and go, and those that were kept of a failure."""
+"""Logs of ranks, read and followed while nodes disconnect and return, and saved logs of a failure."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NOW = 1_764_130_000.0
 
 @pytest.fixture
 def followed(world, monkeypatch):
-    """``followed(*events, **options)``: the lines shown for these events of nodes whose ranks run; what was requested."""
+    """``followed(*events, **options)``: the lines shown for these events of nodes with running ranks; and the requests."""
 
     def run(*events, ahead=None, names="alpha beta", go_on=False, **options):
         site = world(names)
@@ -62,7 +62,7 @@ def over(node):
 OVER = [over("alpha"), over("beta")]
 
 
-def test_logs_of_all_nodes_are_one_by_time_whatever_their_clocks_say(followed):
+def test_logs_of_all_nodes_are_merged_by_time_with_any_clock_offset(followed):
     shown, _ = followed(
         watched.lines("alpha", "r", ("first", "third"), times=(NOW, NOW + 2)),
         watched.lines("beta", "r", ("second",), times=(NOW + 61,)),
@@ -76,12 +76,12 @@ def test_logs_of_all_nodes_are_one_by_time_whatever_their_clocks_say(followed):
     ]
 
 
-def test_since_is_asked_of_each_node_by_its_own_clock(followed):
+def test_since_is_converted_to_the_clock_of_each_node(followed):
     _, requested = followed(*OVER, ahead={"beta": 60.0}, since_s=NOW)
     assert {node: request["since"] for node, request in requested.items()} == {"alpha": NOW, "beta": NOW + 60}
 
 
-def test_only_lines_with_a_match_are_shown_and_colours_do_not_split_it(followed):
+def test_only_matching_lines_are_shown_and_colours_do_not_split_a_match(followed):
     shown, _ = followed(
         watched.lines("alpha", "r", ("\x1b[36m(Worker)\x1b[0m ERR\x1b[31mOR x", "INFO error", "ERROR y")),
         watched.gone("beta", CommandFailed("watch ended", node="beta")),
@@ -95,8 +95,8 @@ def test_only_lines_with_a_match_are_shown_and_colours_do_not_split_it(followed)
     ]
 
 
-def test_following_ends_where_no_rank_runs_any_more(followed):
-    """And not before: a node that is slow has no states at first, and last lines come with the next report."""
+def test_following_ends_when_no_rank_runs(followed):
+    """And not before: a slow node has no states at first, and last lines arrive with the next report."""
     shown, requested = followed(
         watched.tick("alpha", {}),
         watched.tick("alpha", {"r": RankReport(state="running")}),
@@ -114,11 +114,11 @@ def test_following_ends_where_no_rank_runs_any_more(followed):
     ("text", "seconds"),
     [("90s", 90), ("10m", 600), ("1h30m", 5400), ("2d", 172_800)],
 )
-def test_a_time_before_now(text, seconds):
+def test_a_relative_time(text, seconds):
     assert logs.moment(text, NOW) == NOW - seconds
 
 
-def test_a_time_of_a_date():
+def test_an_absolute_time():
     assert logs.moment("2025-11-26T04:06:00Z", NOW) == 1_764_129_960.0
     assert logs.moment("2025-11-26T05:06:00.5+01:00", NOW) == 1_764_129_960.5
     local = dt.datetime(2025, 11, 25).astimezone().timestamp()
@@ -126,7 +126,7 @@ def test_a_time_of_a_date():
 
 
 @pytest.mark.parametrize("text", ["", "10", "m", "10x", "-5m", "yesterday", "2025-13-01"])
-def test_what_is_no_time(text):
+def test_an_invalid_time(text):
     with pytest.raises(ValueError):
         logs.moment(text, NOW)
 
@@ -136,7 +136,7 @@ def test_what_is_no_time(text):
 
 @pytest.fixture
 def failed(world, monkeypatch, tmp_path):
-    """A launch of the cluster that failed: the head's log says why, for beta."""
+    """A failed launch of the cluster: the head's log has the cause for beta."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     site = world()
     error = LaunchError("the rank on beta failed", node="beta", hint="use less")
@@ -146,7 +146,7 @@ def failed(world, monkeypatch, tmp_path):
     return site.spec
 
 
-def test_the_log_that_says_why_is_shown_unless_another_is_asked_for(failed):
+def test_the_log_with_the_cause_is_shown_unless_another_is_requested(failed):
     found, node, lines = logs.last_failed(failed, None)
     assert (node, lines) == ("alpha", ["loading", "Worker 1 failed"])
     assert found.reason.number == 2

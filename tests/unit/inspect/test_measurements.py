@@ -1,4 +1,4 @@
-"""Who measures with whom, how long that takes, and the command lines of perftest."""
+"""Which nodes measure with each other, for how long, and the command lines of perftest."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sparkcluster.topology.model import Link
 
 LINK = Link("enp1s0f1np1", "192.168.177.12", "192.168.177.0/24", 9000, 200000, "rocep1s0f1", 3)
 
-# NVIDIA/dgx-spark-playbooks shows this result of one twin.
+# NVIDIA/dgx-spark-playbooks shows this result for a single twin.
 SAMPLE = """
 ---------------------------------------------------------------------------------------
                     RDMA_Write BW Test
@@ -30,7 +30,7 @@ SAMPLE = """
 
 
 @pytest.mark.parametrize("number", [2, 5, 8])
-def test_every_pair_measures_once_and_no_node_twice_in_a_round(number):
+def test_every_pair_measures_once_and_no_node_twice_per_round(number):
     names = [f"spark-{place}" for place in range(number)]
     plan = pairs_of(names)
     for pairs in plan:
@@ -41,7 +41,7 @@ def test_every_pair_measures_once_and_no_node_twice_in_a_round(number):
     assert len(plan) == (number - 1 if number % 2 == 0 else number)
 
 
-def test_the_time_is_known_before_it_starts_and_grows_with_the_rounds(loopback):
+def test_the_duration_is_known_before_the_start_and_grows_with_the_rounds(loopback):
     def lasts(number, *without):
         lab = loopback(*[f"n{place}" for place in range(number)])
         todo = [[measurements(lab.facts, pair, without) for pair in pairs] for pairs in rounds(lab.topology)]
@@ -74,13 +74,13 @@ def test_the_average_is_read_from_the_row():
         ("Couldn't connect to 192.168.177.12:18515\n Unable to open file descriptor", 1, "Couldn't connect"),
     ],
 )
-def test_without_a_row_there_is_no_result_whatever_the_exit_code(output, exit_code, words):
+def test_without_a_row_there_is_no_result_with_any_exit_code(output, exit_code, words):
     assert perftest.average_gbit_s(output) is None
     assert words in perftest.complaint(output, exit_code)
 
 
 @given(st.text())
-def test_no_output_makes_a_traceback(text):
+def test_no_output_causes_a_traceback(text):
     perftest.average_gbit_s(text)
     perftest.average_gbit_s(SAMPLE.replace("92.57", text))
     perftest.complaint(text, 1)

@@ -1,12 +1,12 @@
-"""Which playbooks there are, and for how many Sparks."""
+"""The list of playbooks, and for how many Sparks each is."""
 
 from __future__ import annotations
 
 from sparkcluster.inspect import playbooks
 
 
-def test_what_serves_on_so_many_sparks():
-    """Ranks that come out, heads that can be shared, and memory that is there: 141 GB on two, not on one."""
+def test_playbooks_that_can_be_served_on_a_number_of_sparks():
+    """Divisible ranks and heads, and sufficient memory: 141 GB on two Sparks, not on one."""
     found = {each.playbook.name: each for each in playbooks.offers()}
     assert found["gpt-oss-120b"].sparks == (1, 2, 4, 8)
     assert found["gpt-oss-20b"].sparks == (1,)
@@ -22,7 +22,7 @@ def test_what_serves_on_so_many_sparks():
     assert found["gpt-oss-120b-sglang-two"].speed == "-"  # only known for many requests
 
 
-def test_of_each_model_the_short_list_has_one():
+def test_the_short_list_has_one_playbook_per_model():
     found = {each.playbook.name for each in playbooks.one_of_each(playbooks.offers())}
     assert {"qwen3.6-35b-a3b-nvfp4", "gpt-oss-20b"} <= found
     assert not {"qwen3.6-35b-a3b-256k", "nemotron-3-nano-30b-a3b-32gb", "tiny-llama-cpu"} & found

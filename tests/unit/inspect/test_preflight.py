@@ -1,4 +1,4 @@
-"""``preflight`` on nodes that answer as scripted: what is examined when others fail, and what is never done."""
+"""``preflight`` on nodes with scripted answers: what is checked if others fail, and what is never done."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def cache(tmp_path, monkeypatch):
 
 @pytest.fixture
 def found(tmp_path):
-    """``found(world, …)``: the preflight of hosts that answer the world's facts, or raise; ``found.hosts`` holds them."""
+    """``found(world, …)``: the preflight of hosts that answer the world's facts, or raise; ``found.hosts`` are these hosts."""
 
     def run(world, *, failing=None, **options):
         run.hosts = {}
@@ -58,7 +58,7 @@ def silent(name):
     return HostTimeout(f"{name}: sshd said nothing for 10 s", node=name)
 
 
-def test_nodes_in_order_are_ready(found, world):
+def test_healthy_nodes_are_ready(found, world):
     one = found(world())
     assert codes(one) == []
     assert one.ok
@@ -67,7 +67,7 @@ def test_nodes_in_order_are_ready(found, world):
 
 
 @pytest.mark.parametrize(("gone", "left"), [("alpha", "beta"), ("beta", "alpha")])
-def test_a_node_that_does_not_answer_is_one_finding_and_the_other_is_still_examined(gone, left, found, world):
+def test_a_node_that_does_not_answer_is_one_finding_and_the_other_is_checked(gone, left, found, world):
     world_ = world()
     document = world_.facts[left].model_dump()
     document["hcas"][0]["state"] = "DOWN"
@@ -80,8 +80,8 @@ def test_a_node_that_does_not_answer_is_one_finding_and_the_other_is_still_exami
     assert one.as_json()["nodes"][gone] == {"unread": f"{gone}: sshd said nothing for 10 s"}
 
 
-def test_what_up_refuses_is_not_called_ready(found, world, monkeypatch):
-    """A key that is not set ends `up` before it begins."""
+def test_a_cluster_that_up_refuses_is_not_reported_as_ready(found, world, monkeypatch):
+    """An unset key ends `up` before it begins."""
     monkeypatch.delenv("PAIR_KEY", raising=False)
     one = world(api={"key": {"env": "PAIR_KEY"}})
     without = found(one)
@@ -92,7 +92,7 @@ def test_what_up_refuses_is_not_called_ready(found, world, monkeypatch):
     assert found(one).ok
 
 
-def test_the_addresses_of_the_example_are_named_where_nobody_answers(found, world, tmp_path):
+def test_the_example_addresses_are_named_if_no_node_answers(found, world, tmp_path):
     one = world()
     host = one.spec.inventory.nodes[0].host
     one.spec = dataclasses.replace(one.spec, inventory_path=tmp_path / "inventory.yaml")
@@ -102,8 +102,8 @@ def test_the_addresses_of_the_example_are_named_where_nobody_answers(found, worl
     assert ("SPEC-011", None) not in codes(found(one), "warning")
 
 
-def test_a_machine_that_is_listed_twice_is_one_error_without_those_that_follow(found, world):
-    """Its addresses are no conflict: giving "each" of them others would break the network."""
+def test_a_machine_listed_twice_is_a_single_error_without_its_consequences(found, world):
+    """Its addresses are not a conflict: changing them on "each" node would break the network."""
     world_ = world()
     world_.change("alpha", machine="ab" * 32)
     world_.facts["beta"] = world_.facts["alpha"]
@@ -114,8 +114,8 @@ def test_a_machine_that_is_listed_twice_is_one_error_without_those_that_follow(f
     assert not any(each.code.startswith("NET") and "beta" in each.summary for each in one.findings)
 
 
-def test_machines_that_were_cloned_from_one_disk_are_two(found, world):
-    """They share the machine ID, and the hardware address of a bridge, but no network interface."""
+def test_machines_cloned_from_one_disk_are_two(found, world):
+    """They share the machine ID and the MAC address of a bridge, but no network interface."""
     world_ = world()
     document = world_.facts["beta"].model_dump()
     for interface in document["interfaces"]:
@@ -128,7 +128,7 @@ def test_machines_that_were_cloned_from_one_disk_are_two(found, world):
     assert codes(found(world_)) == []
 
 
-def test_before_image_and_weights_are_there_it_says_what_it_could_not_ask(found, world):
+def test_before_staging_preflight_lists_the_checks_that_it_could_not_run(found, world):
     world_ = world()
     world_.change("beta", image=None, weights={"path": None})
 
@@ -143,7 +143,7 @@ def test_before_image_and_weights_are_there_it_says_what_it_could_not_ask(found,
     assert asked <= {"probe", "image", "reach"}
 
 
-def test_what_is_ignored_is_a_warning(found, world):
+def test_an_ignored_error_is_a_warning(found, world):
     world_ = world()
     world_.change("beta", infiniband_devices=False)
     assert codes(found(world_)) == [("NET-010", "beta")]
@@ -155,7 +155,7 @@ def test_what_is_ignored_is_a_warning(found, world):
     assert "ignored by request" in next(finding.why for finding in one.findings if finding.code == "NET-010")
 
 
-def test_a_code_that_there_is_not_is_told_with_the_nearest_and_nobody_is_asked(found, world):
+def test_an_unknown_code_is_an_error_with_the_nearest_before_any_node_is_contacted(found, world):
     with pytest.raises(UsageError) as caught:
         found(world(), ignore=("NET-01",))
     assert caught.value.hint.startswith("did you mean NET-0")
@@ -165,7 +165,7 @@ def test_a_code_that_there_is_not_is_told_with_the_nearest_and_nobody_is_asked(f
 
 @pytest.fixture
 def measured(monkeypatch):
-    """What ``deep`` was called with: the lease's epochs and kinds, and whether containers are started.
+    """Arguments of ``deep``: the lease's epochs and kinds, and whether containers are started.
 
     ``held`` is the kind of lease that is refused.
     """
@@ -198,7 +198,7 @@ def measured(monkeypatch):
     return seen
 
 
-def test_measuring_takes_the_lease(found, world, measured):
+def test_a_measurement_takes_the_lease(found, world, measured):
     one = found(world(), deep=True)
     assert (measured["epochs"], measured["collective"]) == ({"alpha": 7, "beta": 8}, True)
     assert measured["taken"] == ["cluster", "staging"]  # in the order in which up takes them
@@ -206,12 +206,12 @@ def test_measuring_takes_the_lease(found, world, measured):
 
 
 @pytest.mark.parametrize("kind", ["cluster", "staging"])
-def test_without_both_leases_links_are_measured_all_the_same_and_none_is_kept(found, world, measured, kind):
+def test_without_both_leases_links_are_measured_and_not_recorded(found, world, measured, kind):
     measured["held"] = kind
     found(world(), deep=True)
     assert (measured["epochs"], measured["collective"], measured["taken"]) == ({}, False, [])
 
 
-def test_where_something_is_wrong_no_container_is_started_to_measure(found, world, measured):
+def test_no_container_is_started_to_measure_while_there_are_errors(found, world, measured):
     found(world().change("beta", infiniband_devices=False), deep=True)
     assert (measured["leases"], measured["epochs"], measured["collective"]) == (0, {}, False)

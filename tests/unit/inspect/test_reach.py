@@ -1,4 +1,4 @@
-"""Who tries to reach whom, and two real programs that do, on the loopback of this machine."""
+"""Which nodes test each other, and two real programs that do, on the loopback of this machine."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ def kinds(found):
     return collections.Counter(path.kind for path in found.paths)
 
 
-# who tries whom
+# source and target
 
 
-def test_every_ordered_pair_tries_every_rail_and_the_ports_of_the_head(loopback):
+def test_every_ordered_pair_tests_every_rail_and_the_ports_of_the_head(loopback):
     lab = loopback("alpha", "beta", "gamma")
     planned = pairs(lab.spec, lab.facts, lab.topology)
     assert len(planned) == 3 * 2 * 2
@@ -49,13 +49,13 @@ def test_every_ordered_pair_tries_every_rail_and_the_ports_of_the_head(loopback)
     }
 
 
-def test_native_ranks_meet_on_the_master_port(loopback):
+def test_native_ranks_connect_to_the_master_port(loopback):
     lab = loopback("alpha", "beta", playbook={"executor": "native"})
     ports = {pair.ports for pair in pairs(lab.spec, lab.facts, lab.topology) if pair.ports}
     assert ports == {((29501, "the engine's rendezvous"),)}
 
 
-def test_what_another_check_condemns_is_not_tried(two):
+def test_a_path_that_another_check_reports_is_not_tested(two):
     before = pairs(two.spec, two.facts, two.topology)
     interfaces = tuple(
         interface.model_copy(update={"carrier": False}) if interface.name == "enP2p1s0f1np1" else interface
@@ -66,7 +66,7 @@ def test_what_another_check_condemns_is_not_tried(two):
     assert {pair.subnet for pair in before} - {pair.subnet for pair in after} == {f"{NET}.78.0/24"}
 
 
-def test_no_large_packet_where_the_two_ends_differ_in_mtu(loopback, spark):
+def test_no_large_packet_is_sent_if_the_mtu_of_the_ends_differs(loopback, spark):
     lab = loopback("alpha", "beta")
     lab.facts["beta"] = spark(
         {"enp1s0f1np1": f"{NET}.77.12/24", "enP2p1s0f1np1": f"{NET}.78.12/24"}, mtu={"enp1s0f1np1": 1500}
@@ -81,7 +81,7 @@ def test_no_large_packet_where_the_two_ends_differ_in_mtu(loopback, spark):
 # real programs
 
 
-def test_two_healthy_nodes_reach_each_other_by_everything_and_leave_no_socket(two):
+def test_two_healthy_nodes_reach_each_other_in_every_way_and_leave_no_socket(two):
     found = ask(two)
     assert found.unasked == {}
     assert kinds(found) == {"ping": 4, "jumbo": 4, "ephemeral": 4, "port": 1}
@@ -92,12 +92,12 @@ def test_two_healthy_nodes_reach_each_other_by_everything_and_leave_no_socket(tw
     assert json.loads(json.dumps(dataclasses.asdict(found)))["paths"][0]["ok"] is True
 
 
-def test_a_port_that_somebody_has_is_left_to_the_check_of_ports(two):
+def test_a_used_port_is_left_to_the_check_of_ports(two):
     with socket.create_server((HEAD, 6379)):
         assert kinds(ask(two))["port"] == 0
 
 
-def test_a_start_under_way_is_not_disturbed(two):
+def test_a_running_start_is_not_disturbed(two):
     two.change("alpha", lease=LeaseFact(epoch=7, held=True))
     assert kinds(ask(two))["port"] == 0
     assert kinds(ask(two, epochs={"alpha": 6, "beta": 6}))["port"] == 0
@@ -106,14 +106,14 @@ def test_a_start_under_way_is_not_disturbed(two):
     assert kinds(ask(two))["port"] == 1
 
 
-def test_ports_are_left_alone_while_a_rank_runs(two):
+def test_ports_are_not_tested_while_a_rank_runs(two):
     two.change("alpha", ranks=(Rank(name="sparkcluster-atlas-1-alpha", state="running"),))
     assert kinds(ask(two))["port"] == 0
     two.change("alpha", ranks=Unread(unread="no docker"))
     assert kinds(ask(two))["port"] == 1
 
 
-def test_an_address_that_is_gone_is_told_of_its_node(two):
+def test_a_missing_address_is_reported_for_its_node(two):
     (group,) = two.topology.groups
     alpha, beta = group.members
     first, second = beta.links
@@ -125,7 +125,7 @@ def test_an_address_that_is_gone_is_told_of_its_node(two):
     assert {path.subnet for path in found.paths} == {f"{NET}.78.0/24"}
 
 
-def test_a_node_that_talks_nonsense_is_named_and_the_others_go_on(loopback):
+def test_a_node_with_invalid_answers_is_reported_and_the_others_continue(loopback):
     lab = loopback("alpha", "beta", "gamma")
     lab.fleet.hosts["beta"] = FakeHost("beta").program("reach", ["Last login: today"])
     found = ask(lab)
@@ -134,7 +134,7 @@ def test_a_node_that_talks_nonsense_is_named_and_the_others_go_on(loopback):
     assert all(path.ok for path in found.paths)
 
 
-def test_the_program_ends_with_its_input():
+def test_the_program_ends_when_its_input_closes():
     running = stream(
         LocalHost("alpha"),
         "reach",

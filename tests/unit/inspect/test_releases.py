@@ -1,4 +1,4 @@
-"""What was deployed, as every node's records tell it."""
+"""Deployed releases, from the records of every node."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_a_record_of_the_wrong_shape_is_reported_and_the_others_are_listed(world
 
 
 def recorded(world, **nodes):
-    """A fleet whose nodes have recorded the releases ``nodes`` of one cluster, with another image in each."""
+    """A fleet whose nodes have recorded the releases ``nodes`` of one cluster, each with another image."""
     one = world()
     for name in one.facts:
         one.change(name, image=None)
@@ -52,14 +52,14 @@ def recorded(world, **nodes):
     return answering(world, **{name: [documents[number] for number in numbers] for name, numbers in nodes.items()})
 
 
-def test_two_releases_are_compared_also_where_each_is_on_another_node(world):
+def test_two_releases_on_different_nodes_are_compared(world):
     fleet, spec = recorded(world, alpha=[1], beta=[3])
     found = compared(fleet, spec, 1, 3)
     assert (found["old"], found["new"]) == (1, 3)
     assert "digest: a/b@sha256:1 → a/b@sha256:3" in found["differences"]
 
 
-def test_of_a_number_that_nodes_disagree_about_the_record_of_most_counts(world):
+def test_if_nodes_disagree_about_a_release_the_record_of_the_majority_is_used(world):
     one = world("alpha beta gamma")
     plan = one.plan(1)
     right = one.document(plan, 1)
@@ -71,7 +71,7 @@ def test_of_a_number_that_nodes_disagree_about_the_record_of_most_counts(world):
     assert compared(Fleet(hosts), one.spec, 1, 1)["differences"] == []
 
 
-def test_a_release_that_nobody_recorded_is_refused(world):
+def test_an_unrecorded_release_is_refused(world):
     fleet, spec = recorded(world, alpha=[1, 2], beta=[2])
     with pytest.raises(UsageError, match="no node has a readable record of release 9") as caught:
         compared(fleet, spec, 1, 9)
@@ -82,10 +82,10 @@ IMAGES = {letter: f"sha256:{letter * 64}" for letter in "abcde"}
 
 
 class Deployed:
-    """Releases of a cluster, each with an image, and what its nodes answer about what they keep of them."""
+    """Releases of a cluster, each with an image, and the nodes' answers about kept ones."""
 
     def __init__(self, world, images, **changes):
-        """``images`` is one letter for each release, oldest first."""
+        """``images`` has one letter per release, oldest first."""
         one = world(**changes)
         self.spec, self.facts, self.documents = one.spec, one.facts, {}
         for number, letter in enumerate(images, 1):
@@ -111,7 +111,7 @@ class Deployed:
         return history(Fleet(hosts), self.spec)
 
     def kept(self):
-        """Whether each release is kept, and what of it is lost, by number."""
+        """Whether each release is kept, and its missing parts, by number."""
         return {each["number"]: (each["kept"], each["lost"]) for each in self.history()["releases"]}
 
 
@@ -119,7 +119,7 @@ WHOLE = (True, {"image": [], "secrets": []})
 OLD = (False, {"image": [], "secrets": []})
 
 
-def test_a_release_is_kept_where_a_node_has_its_image_and_what_others_lost_is_named(world):
+def test_a_release_is_kept_if_a_node_has_its_image_and_missing_images_are_reported(world):
     deployed = Deployed(world, "abcd")
     alpha, beta = deployed.answers["alpha"], deployed.answers["beta"]
     del alpha["images"]["000001"], alpha["images"]["000002"], beta["images"]["000001"]
@@ -143,7 +143,7 @@ def test_a_release_is_kept_where_a_node_has_its_image_and_what_others_lost_is_na
     ],
     ids=["tag", "image", "number", "switch"],
 )
-def test_what_no_honest_node_says_of_what_it_keeps_is_the_error_of_that_node(world, answer):
+def test_an_impossible_answer_about_kept_images_is_an_error_of_that_node(world, answer):
     deployed = Deployed(world, "a")
     deployed.answers["beta"] |= answer
     found = deployed.history()

@@ -1,7 +1,7 @@
-"""Forms in which secrets occur in logs, environments, command lines and documents, and what a bundle leaves of them.
+"""Forms in which secrets occur in logs, environments, command lines and documents, and what a bundle keeps of them.
 
-The forms were written before the scrubber was read. ``KEY`` and ``HUB`` are values that the inventory and the
-environment name; ``V`` and ``W`` are secrets that nothing names.
+The forms were written without reading the scrubber. ``KEY`` and ``HUB`` are values of variables that the inventory and
+the environment name; ``V`` and ``W`` are secrets that no name points to.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def b64(text: str) -> str:
 
 PEM_BODY = "b3BlbnNzaC1rZXktdjEAAAAABG5vbmUAAAAEbm9uZQ"
 
-# name, text, what must not be in the bundle
+# name, text, secrets that must not be in the bundle
 FORMS: list[tuple[str, str, tuple[str, ...]]] = [
     # environments
     ("env", f"VLLM_API_KEY={V}", (V,)),
@@ -145,7 +145,7 @@ GET /v1/models HTTP/1.1 from 192.168.177.12:43210; ED25519 key fingerprint is SH
 """
 
 
-def test_at_most_eight_forms_pass():
+def test_at_most_eight_forms_of_secrets_are_not_redacted():
     scrubber = Scrubber([KEY, HUB])
     passed = {name for name, text, secrets in FORMS if any(secret in scrubber.text(text) for secret in secrets)}
     assert passed == set(PASSING)
@@ -153,7 +153,7 @@ def test_at_most_eight_forms_pass():
     assert len(PASSING) <= 8
 
 
-def test_what_helps_is_still_there():
+def test_useful_values_are_not_redacted():
     scrubber = Scrubber([KEY, HUB])
     files = [path for kind in ("logs", "facts", "plan") for path in sorted((GOLDEN / kind).rglob("*.*"))]
     seen: set[str] = set()

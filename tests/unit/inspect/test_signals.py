@@ -1,4 +1,4 @@
-"""What samples of a node and its engine mean, and that what is not known is no figure."""
+"""The meaning of samples of a node and its engine; unknown values have no figure."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def engine(counts: dict[str, float | None] | None, ttft: dict[str, float] | None
     return None if counts is None else EngineSample.model_validate(found)
 
 
-def test_rates_are_of_what_was_counted_in_between():
+def test_rates_come_from_counts_between_two_readings():
     before = engine({"hits": 10, "queries": 100, "drafts": 5, "drafted": 15, "accepted": 5, "generated": 50})
     after = engine({"hits": 30, "queries": 200, "drafts": 15, "drafted": 45, "accepted": 20, "generated": 90})
     found = between(before, after)
@@ -43,9 +43,9 @@ def test_rates_are_of_what_was_counted_in_between():
         ({"hits": 1, "queries": 2}, {"hits": 1, "queries": 2}),
         ({"hits": None, "queries": None}, {"hits": None, "queries": None}),
     ],
-    ids=["unread before", "unread after", "restarted", "nothing looked up", "no prefix cache"],
+    ids=["unread before", "unread after", "restarted", "no queries", "no prefix cache"],
 )
-def test_what_is_not_known_is_no_rate(first: dict[str, float | None] | None, last: dict[str, float | None] | None):
+def test_an_unknown_counter_has_no_rate(first: dict[str, float | None] | None, last: dict[str, float | None] | None):
     assert between(engine(first), engine(last))["hit_rate"] is None
 
 
@@ -59,12 +59,12 @@ def test_a_percentile_is_the_upper_bound_of_its_bucket():
 
 
 def served(at_s: float, generated: float, **more: Any) -> Any:
-    """A sample with an engine that has ``generated`` so many tokens."""
+    """A sample with an engine that has ``generated`` tokens."""
     counts = {"running": 2.0, "kv_cache": 0.5, "generated": generated, "preemptions": 0.0}
     return sampled(at_s, engine={**counts, **more.pop("counts", {})}, **more)
 
 
-def test_speed_is_between_the_last_two_readings_and_rates_are_of_the_last_minute():
+def test_speed_covers_the_last_two_readings_and_rates_the_last_minute():
     series = [served(at, 10.0 * at, counts={"hits": at, "queries": 2.0 * at}) for at in (0.0, 30.0, 80.0)]
     series += [sampled(84.0), served(85.0, 900.0, counts={"hits": 80.0, "queries": 170.0, "preemptions": 3.0})]
     found = load([*series, sampled(86.0)], "lab/a", 86.5)
@@ -77,18 +77,18 @@ def test_speed_is_between_the_last_two_readings_and_rates_are_of_the_last_minute
 @pytest.mark.parametrize(
     ("series", "now_s"),
     [([], 1.0), ([sampled(1.0)], 1.0), ([served(1.0, 5.0), sampled(16.5)], 17.0)],
-    ids=["no sample", "not read", "no more read"],
+    ids=["no sample", "not read", "no longer read"],
 )
-def test_an_engine_that_is_not_read_does_nothing_that_is_known(series: Any, now_s: float):
+def test_an_engine_without_readings_has_unknown_activity(series: Any, now_s: float):
     assert load(series, "lab/a", now_s) is None
 
 
-def test_the_first_reading_of_an_engine_or_after_its_restart_is_no_speed():
+def test_the_first_reading_of_an_engine_or_after_its_restart_has_no_speed():
     for series in ([served(1.0, 900.0)], [served(1.0, 900.0), served(6.0, 5.0)]):
         found = load(series, "lab/a", 6.0)
         assert found is not None
         assert (found["running"], found["tokens_per_s"]) == (2.0, None)
-    # it was started anew and has made more than before
+    # it was restarted and has generated more than before
     counts = ({"preemptions": 9.0}, {"preemptions": 0.0}, {"preemptions": 1.0})
     series = [served(at, 900.0 + at, counts=each) for at, each in zip((1.0, 6.0, 11.0), counts, strict=True)]
     found = load(series, "lab/a", 11.0)
@@ -96,22 +96,22 @@ def test_the_first_reading_of_an_engine_or_after_its_restart_is_no_speed():
     assert found["preemptions"] == 1
 
 
-def test_time_is_the_nodes_own_however_late_its_samples_come():
-    # this machine slept for an hour, and the link stalled: what came at once was not made at once
+def test_times_are_the_nodes_even_if_samples_arrive_late():
+    # this machine slept for an hour, and the link stalled: samples that arrive together were taken at different times
     series = [served(1.0, 0.0, clock_s=100.0), served(1.5, 3600.0, clock_s=3700.0), served(1.7, 3650.0, clock_s=3705.0)]
     found = load(series, "lab/a", 2.0)
     assert found is not None
     assert found["tokens_per_s"] == 10.0
 
 
-def test_a_node_that_was_started_again_has_no_rates_of_the_boot_before():
+def test_a_rebooted_node_has_no_rates_across_the_reboot():
     series = [sampled(1.0, swapped_pages=500, clock_s=9000.0), sampled(60.0, swapped_pages=7, clock_s=20.0)]
     found = vitals(series, 61.0)
     assert found is not None
     assert (found["swapped_pages_per_s"], found["disk_read_per_s"]) == (None, None)
 
 
-def test_what_a_node_does_now():
+def test_the_load_of_a_node():
     disks = {"nvme0n1": {"read_bytes": 4_000_512, "written_bytes": 1024, "busy_s": 1.0}}
     hca = {"sent_bytes": 4_004_000, "received_bytes": 8000, "errors": {"link_downed": 3, "out_of_sequence": 9}}
     pressure = {"cpu": {"some": 7.0}, "memory": {"some": 1.0}, "io": {"some": 99.0}}
@@ -134,7 +134,7 @@ def test_what_a_node_does_now():
     assert vitals([last], 15.5) is None
 
 
-def test_what_a_node_does_not_have_is_none():
+def test_missing_devices_of_a_node_are_none():
     bare = {"pressure": {}, "disks": {}, "rdma": {}, "system_w": None, **GPU}
     found = vitals([sampled(1.0, **bare), sampled(2.0, **bare)], 2.0)
     assert found is not None
@@ -146,7 +146,7 @@ def test_what_a_node_does_not_have_is_none():
 
 
 @pytest.mark.parametrize("clocks", [(0.0, 1e-300), (0.0, 1e18), (1e18, 0.0), (5.0, 5.0)])
-def test_wild_numbers_are_still_numbers(clocks: tuple[float, float]):
+def test_extreme_numbers_give_finite_numbers(clocks: tuple[float, float]):
     counts = [{"generated": n, "hits": n, "queries": n * 1e-318, "kv_cache": 1e18} for n in (0.0, 1e18)]
     memory = {**MEMORY, "swap_free_bytes": (1 << 63) - 1, "available_bytes": -5}
     series = [
@@ -174,7 +174,7 @@ TIMEOUT = Reply("default", "alpha", problem="timeout", message="no token within 
 
 
 def codes(view: View, reply: Reply, since_s: float | None = None, **series: Any) -> list[tuple[str, str | None]]:
-    """What doctor's rules of a running cluster say, by the stream."""
+    """Codes of doctor's rules for a running cluster, applied to the stream."""
     return [(each.code, each.node) for each in findings(view, reply, since_s, **series)]
 
 
@@ -186,13 +186,13 @@ def findings(view: View, reply: Reply, since_s: float | None = None, **series: A
 
 
 def seconds(count: int, **changed: Any) -> list[Any]:
-    """So many samples, with the engine in every fifth."""
+    """That many samples, with the engine in every fifth."""
     gpu = {"utilization_percent": 5.0, "throttle": 0}
     each_s = [{"engine": {"generated": 100.0, "running": 1.0}} if at % 5 == 0 else {} for at in range(count)]
     return [sampled(float(at), key="atlas/default", **{**gpu, **more, **changed}) for at, more in enumerate(each_s)]
 
 
-def test_no_rule_of_doctor_fires_because_the_stream_lacks_something(view: View):
+def test_no_doctor_rule_fires_because_of_missing_data_in_the_stream(view: View):
     assert view.ranks.running
     assert codes(view, ANSWER) == []
     assert codes(view, ANSWER, alpha=seconds(2), beta=seconds(2)) == []
@@ -207,23 +207,23 @@ def test_no_rule_of_doctor_fires_because_the_stream_lacks_something(view: View):
     assert observation(view, "beta", seconds(40)).counters is None
 
 
-def test_doctors_rules_judge_the_stream(view: View):
+def test_doctors_rules_are_applied_to_the_stream(view: View):
     slow = {"utilization_percent": 97.0, "power_w": 16.0, "sm_clock_mhz": 507.0}
     assert codes(view, ANSWER, alpha=seconds(20), beta=seconds(20, **slow)) == [("RUN-015", "beta")]
-    # one report of nvidia-smi in several samples is no second one
+    # a report of nvidia-smi repeated in several samples counts once
     assert codes(view, ANSWER, beta=seconds(4, **slow)) == []
     swaps = [each.model_copy(update={"swapped_pages": 400 * place}) for place, each in enumerate(seconds(20))]
     assert codes(view, ANSWER, beta=swaps) == [("RUN-014", "beta")]
     assert codes(view, TIMEOUT, alpha=seconds(20), beta=seconds(20)) == [("RUN-003", "alpha")]
 
 
-def test_what_nobody_asked_is_not_said_to_fail(view: View):
+def test_a_skipped_request_is_not_reported_as_failed(view: View):
     dead = Reply("default", "alpha", problem="engine-dead", message="the engine answers 500")
     (found,) = findings(view, dead, alpha=seconds(20))
     assert (found.code, found.seen) == ("RUN-016", "the engine answers 500")
 
 
-def test_a_reply_is_judged_by_what_was_counted_while_it_was_waited_for(view: View):
+def test_a_reply_is_judged_by_the_tokens_counted_during_the_request(view: View):
     # the engine was read once since then
     assert ("RUN-003", "alpha") not in codes(view, TIMEOUT, 12.0, alpha=seconds(20), beta=seconds(20))
     assert ("RUN-003", "alpha") in codes(view, TIMEOUT, 9.0, alpha=seconds(20), beta=seconds(20))

@@ -1,4 +1,4 @@
-"""``status``: one word for the cluster, and the truth about each node."""
+"""``status``: one word for the cluster, and the state of each node."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from tests.unit.sampled import DOCUMENT
 
 
 @pytest.fixture
-def told(world):
-    """``told(world, answers=True, away=())``: the document."""
+def status_document(world):
+    """``status_document(world, answers=True, away=())``: the document."""
 
     def run(one, *, answers=True, away=()):
         def lost(name):
@@ -52,8 +52,8 @@ def states(document):
     return {node["name"]: node["state"] for node in document["nodes"]}
 
 
-def test_nothing(told, world):
-    document = told(world())
+def test_a_cluster_without_ranks_is_down(status_document, world):
+    document = status_document(world())
     assert (document["state"], document["endpoint"], document["release"]) == ("down", None, None)
     assert states(document) == {"alpha": "empty", "beta": "empty"}
 
@@ -66,8 +66,10 @@ def test_nothing(told, world):
         ({}, False),
     ],
 )
-def test_an_endpoint_that_is_open_without_a_key_is_a_warning_with_what_to_type(told, world, capsys, inventory, is_open):
-    document = told(served(world(**inventory)))
+def test_an_endpoint_open_without_a_key_is_a_warning_with_the_command_to_type(
+    status_document, world, capsys, inventory, is_open
+):
+    document = status_document(served(world(**inventory)))
     assert [group["warning"] is not None for group in document["groups"]] == [is_open]
     hints.command_line = hints.Typed("my inventory.yaml")
     cli_status.show(hints.command_line.throughout(document))
@@ -76,8 +78,8 @@ def test_an_endpoint_that_is_open_without_a_key_is_a_warning_with_what_to_type(t
     assert (said in shown) is is_open
 
 
-def test_ranks_that_run_and_do_not_answer_do_not_serve(told, world):
-    document = told(served(world()), answers=False)
+def test_running_ranks_that_do_not_answer_are_not_serving(status_document, world):
+    document = status_document(served(world()), answers=False)
     assert (document["state"], document["endpoint"]) == ("degraded", None)
     assert "nothing listens" in document["groups"][0]["why"]
     assert document["nodes"][0]["ray"] == "unknown"
@@ -91,11 +93,11 @@ def test_ranks_that_run_and_do_not_answer_do_not_serve(told, world):
         (None, (), "the rank on beta is gone"),
     ],
 )
-def test_the_first_line_says_why_a_cluster_is_degraded(told, world, capsys, changes, away, why):
+def test_the_first_line_gives_the_reason_of_a_degraded_cluster(status_document, world, capsys, changes, away, why):
     one = served(world())
     ranks = [rank.model_copy(update=changes) for rank in one.facts["beta"].ranks] if changes else []
     dead = [rank.model_copy(update={"state": "exited", "exit_code": 0}) for rank in one.facts["alpha"].ranks]
-    document = told(
+    document = status_document(
         one.change("beta", ranks=tuple(ranks)).change(
             "alpha", ranks=tuple(dead if changes else one.facts["alpha"].ranks)
         ),
@@ -106,29 +108,29 @@ def test_the_first_line_says_why_a_cluster_is_degraded(told, world, capsys, chan
     assert capsys.readouterr().out.startswith(f"atlas  ● degraded: {why}   release 3\n")
 
 
-def test_ranks_that_an_up_left_before_it_recorded_them_are_orphaned(told, world):
-    """A terminal that was closed ends `up`: its ranks go on, whether an older release is recorded or none."""
+def test_ranks_left_by_an_up_before_it_recorded_them_are_orphaned(status_document, world):
+    """A closed terminal ends `up`: its ranks keep running, whether an older release is recorded or none."""
     left = {**lease("up"), "held": False}
     one = world()
     one.run(one.plan(3)).change("alpha", lease=left)
-    document = told(one)
+    document = status_document(one)
     (group,) = document["groups"]
     assert (document["state"], document["next"]) == ("orphaned", "sparkcluster up INVENTORY")
     assert (group["state"], group["release"], group["endpoint"]) == ("orphaned", 3, None)
     assert group["why"] == "the command that started it ended before the model was ready"
     older = world()
     older.run(older.plan(4)).record(older.plan(3), 3).change("alpha", lease=left)
-    document = told(older)
+    document = status_document(older)
     assert (document["state"], document["groups"][0]["release"], document["release"]) == ("orphaned", 4, None)
 
 
-def test_a_cluster_of_which_no_node_answers_is_unknown(told, world):
-    document = told(served(world()), away=("alpha", "beta"))
+def test_a_cluster_without_an_answering_node_is_unknown(status_document, world):
+    document = status_document(served(world()), away=("alpha", "beta"))
     assert (document["state"], document["next"]) == ("unknown", "sparkcluster preflight INVENTORY")
     assert "".join(cli_status.headline(document)) == "atlas  ● unknown: no node could be reached"
 
 
-def test_what_an_engine_does_is_read_twice(world, monkeypatch, capsys):
+def test_engine_counters_are_read_twice(world, monkeypatch, capsys):
     monkeypatch.setattr(vitals, "_SOONEST_S", 0.0)
     one = served(world())
     counts = [
@@ -162,9 +164,9 @@ def test_what_an_engine_does_is_read_twice(world, monkeypatch, capsys):
     assert max(map(len, out.splitlines())) <= 80
 
 
-def test_a_node_that_cannot_tell_its_ranks_is_neither_empty_nor_unreachable(told, world, capsys):
+def test_a_node_that_cannot_list_its_ranks_is_neither_empty_nor_unreachable(status_document, world, capsys):
     reason = "no such file or directory: /var/run/docker.sock"
-    document = told(world().change("beta", ranks={"unread": reason}))
+    document = status_document(world().change("beta", ranks={"unread": reason}))
     why = f"Docker is not installed or not running on beta: {reason}"
     assert (document["state"], document["why"]) == ("degraded", why)
     assert (states(document)["beta"], document["nodes"][1]["why"]) == ("unknown", why)
@@ -175,26 +177,28 @@ def test_a_node_that_cannot_tell_its_ranks_is_neither_empty_nor_unreachable(told
 
 @pytest.mark.parametrize("operation", ["up", "upgrade"])
 @pytest.mark.parametrize("running", [False, True])
-def test_a_start_at_work(told, world, running, operation):
+def test_a_start_in_progress(status_document, world, running, operation):
     one = world()
     one.change("alpha", lease=lease(operation))
-    document = told(one.run(one.plan(3)) if running else one)
+    document = status_document(one.run(one.plan(3)) if running else one)
     assert document["state"] == "starting"
     assert document["lease"] == {"operator": "ann@desk", "operation": operation, "since": 1763690000.0, "epoch": 4}
 
 
-def test_a_start_that_copies_first_has_the_lease_of_staging_alone(told, world):
-    assert told(world().change("alpha", staging=lease("up")))["state"] == "starting"
-    assert told(world().change("alpha", staging=lease("stage")))["state"] == "down"
-    assert told(served(world().change("alpha", staging=lease("upgrade"))))["state"] == "serving"
+def test_a_start_that_copies_first_holds_only_the_staging_lease(status_document, world):
+    assert status_document(world().change("alpha", staging=lease("up")))["state"] == "starting"
+    assert status_document(world().change("alpha", staging=lease("stage")))["state"] == "down"
+    assert status_document(served(world().change("alpha", staging=lease("upgrade"))))["state"] == "serving"
 
 
-def test_a_switch_that_was_cut_off_is_shown_with_what_ends_it_until_it_is_recorded(told, world, capsys):
+def test_an_interrupted_switch_is_shown_with_the_command_that_finishes_it_until_it_is_recorded(
+    status_document, world, capsys
+):
     one = served(world())
     number = one.facts["alpha"].release.number
     switch = replacement.document(one.spec, number=number + 1, source=number, groups=["default"], back=None)
     one.change("beta", switch=switch)
-    document = told(one)
+    document = status_document(one)
     assert {key: document["interrupted"][key] for key in ("source", "number", "back")} == {
         "source": number,
         "number": number + 1,
@@ -205,20 +209,20 @@ def test_a_switch_that_was_cut_off_is_shown_with_what_ends_it_until_it_is_record
     assert f"left an upgrade or rollback from release {number} unfinished" in out
     assert document["next"] == "sparkcluster upgrade INVENTORY --resume"
     one.change("beta", switch={**switch, "number": number})
-    assert told(one)["interrupted"] is None
+    assert status_document(one)["interrupted"] is None
 
 
 @pytest.mark.parametrize("operation", ["down", "stage"])
-def test_another_operation_under_way_is_named_and_starts_nothing(told, world, operation):
-    idle = told(world().change("alpha", lease=lease(operation)))
+def test_another_running_operation_is_named_and_no_start_is_suggested(status_document, world, operation):
+    idle = status_document(world().change("alpha", lease=lease(operation)))
     assert (idle["state"], idle["lease"]["operation"]) == ("down", operation)
-    serving = told(served(world().change("alpha", lease=lease(operation))))
+    serving = status_document(served(world().change("alpha", lease=lease(operation))))
     assert serving["state"] == "serving"
-    stopping = told(served(world().change("alpha", lease=lease(operation))), answers=False)
+    stopping = status_document(served(world().change("alpha", lease=lease(operation))), answers=False)
     assert (stopping["state"], stopping["groups"][0]["state"]) == ("degraded", "degraded")
 
 
-def test_a_group_that_did_not_come_up_is_down_beside_the_one_that_serves(world):
+def test_a_group_that_did_not_start_is_down_next_to_a_serving_one(world):
     pairs = [{"name": "east", "nodes": ["alpha", "beta"]}, {"name": "west", "nodes": ["gamma", "delta"]}]
     one = world("alpha beta gamma delta", groups=pairs)
     plan = one.plan(3)
@@ -240,12 +244,12 @@ def test_a_group_that_did_not_come_up_is_down_beside_the_one_that_serves(world):
     ("guard", "word"),
     [({}, "on demand"), ({"stopped": True}, "down"), ({"runs": False}, "down"), ({"waits": "it gave up: why"}, "down")],
 )
-def test_what_its_guards_would_load_is_not_down(told, world, guard, word):
+def test_a_model_that_its_guards_would_load_is_not_down(status_document, world, guard, word):
     one = served(world())
     one.spec = dataclasses.replace(one.spec, model="m", idle_s=600.0, gateway_node="alpha")
     for name in one.facts:
         one.change(name, ranks=[], enabled={"runs": True, "on_demand": True, **guard})
-    document = told(one)
+    document = status_document(one)
     assert document["state"] == word
     command = hints.Typed("home.yaml", model="m")(document["next"])
     assert command == (

@@ -1,4 +1,4 @@
-"""Nodes are sampled apart from each other, lost ones are found again, and none can send more than was asked for."""
+"""Nodes are sampled independently, lost ones are reconnected, and none can send more than requested."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def until(holds: Callable[[], Any], limit_s: float = 20) -> None:
         time.sleep(0.01)
 
 
-def test_a_node_that_ends_or_says_nonsense_ends_its_own_series_alone():
+def test_a_node_with_an_ended_or_invalid_stream_loses_only_its_own_series():
     ends = FakeHost("ends").program("vitals", [DOCUMENT, DOCUMENT])
     lies = FakeHost("lies").program("vitals", [DOCUMENT, {**DOCUMENT, "memory": "much"}])
     nodes = fleet(LocalHost("alpha"), ends, lies)
@@ -47,7 +47,7 @@ def test_a_node_that_ends_or_says_nonsense_ends_its_own_series_alone():
             assert failed.value.node == name
         assert "alpha" not in sampler.lost
         sampler.fresh("alpha", 20)
-        # of two at once one is kept: a node sends one a second
+        # of two simultaneous samples one is kept: a node sends one per second
         assert [len(sampler.samples[name]) for name in ("ends", "lies")] == [1, 1]
     assert "memory" in sampler.lost["lies"].message
     ((_, request),) = ends.requests
@@ -56,30 +56,30 @@ def test_a_node_that_ends_or_says_nonsense_ends_its_own_series_alone():
     assert {"running", "hits", "itl"} <= set(request["engines"]["lab/a"]["metrics"])
 
 
-class Late(FakeStream):
-    """One sample, some time after it was asked for."""
+class LateSample(FakeStream):
+    """One sample, some time after the request."""
 
     limits: dict[str, float] = {}
 
     def lines(self, silence_s: float, **limits: float) -> Iterator[bytes]:
-        Late.limits = limits
+        LateSample.limits = limits
         time.sleep(0.1)
         yield from super().lines(silence_s)
         time.sleep(1)
 
 
-def test_a_sample_that_was_on_its_way_is_not_fresh(monkeypatch: pytest.MonkeyPatch):
+def test_a_sample_in_transit_is_not_fresh(monkeypatch: pytest.MonkeyPatch):
     host = FakeHost("alpha").program("vitals", [DOCUMENT])
-    monkeypatch.setattr(host, "stream", lambda argv, stdin: Late(host.run(argv, stdin=stdin)))
+    monkeypatch.setattr(host, "stream", lambda argv, stdin: LateSample(host.run(argv, stdin=stdin)))
     with Sampler(fleet(host), ["alpha"], {}) as sampler:
         with pytest.raises(HostError, match="alpha sent no sample"):
             sampler.fresh("alpha", 0.4)
         assert not sampler.lost
-    assert Late.limits["line_bytes"] == 1 << 16  # more is no sample
+    assert LateSample.limits["line_bytes"] == 1 << 16  # more is no sample
 
 
-class Told:
-    """A conversation in which a node says what ``says`` yields for it, an error where that is one."""
+class ScriptedConversation:
+    """A conversation in which a node sends the items of ``says``, or raises them if they are errors."""
 
     says: Callable[[str, int], Iterator[Any]]
     requests: list[tuple[str, dict[str, Any]]]
@@ -102,9 +102,9 @@ class Told:
 
 
 @pytest.fixture
-def told(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], type[Told]]:
-    def make(says: Callable[[str, int], Iterator[Any]]) -> type[Told]:
-        kind = type("Said", (Told,), {"says": staticmethod(says), "requests": []})
+def conversations(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], type[ScriptedConversation]]:
+    def make(says: Callable[[str, int], Iterator[Any]]) -> type[ScriptedConversation]:
+        kind = type("Said", (ScriptedConversation,), {"says": staticmethod(says), "requests": []})
         monkeypatch.setattr(vitals, "Samples", kind)
         monkeypatch.setattr(vitals, "_SOONEST_S", 0.0)
         return kind
@@ -112,7 +112,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], type[Told]]:
     return make
 
 
-def test_a_lost_node_is_found_again_over_a_new_connection_and_its_series_goes_on(told: Any):
+def test_a_lost_node_is_reached_over_a_new_connection_and_its_series_continues(conversations: Any):
     def says(_name: str, time_of: int) -> Iterator[Any]:
         if time_of == 2:
             raise HostLost("no route to alpha")
@@ -123,7 +123,7 @@ def test_a_lost_node_is_found_again_over_a_new_connection_and_its_series_goes_on
             time.sleep(0.02)
             yield DOCUMENT
 
-    kind, host, renewed = told(says), FakeHost("alpha"), []
+    kind, host, renewed = conversations(says), FakeHost("alpha"), []
     host.renew = lambda: renewed.append(1)  # type: ignore[method-assign]
     with Sampler(fleet(host), ["alpha"], {}, retry_s=0.01) as sampler:
         until(lambda: len(sampler.samples["alpha"]) > 2)
@@ -132,25 +132,25 @@ def test_a_lost_node_is_found_again_over_a_new_connection_and_its_series_goes_on
     assert (len(kind.requests), len(renewed)) == (4, 2)
 
 
-def test_other_engines_are_read_by_another_program_and_the_newest_samples_are_kept(told: Any):
+def test_engines_are_read_by_a_separate_program_and_the_newest_samples_are_kept(conversations: Any):
     def says(_name: str, _time: int) -> Iterator[Any]:
         for at in itertools.count():
             time.sleep(0.01)
             engine = {"clock_s": at, "counts": {}}
             yield {**DOCUMENT, "clock_s": at, "engines": {"lab/a": engine, "lab/other": engine}}
 
-    kind = told(says)
+    kind = conversations(says)
     with Sampler(fleet(FakeHost("alpha")), ["alpha"], {}, keep=5) as sampler:
         until(lambda: len(sampler.samples["alpha"]) == 5)
         before = sampler.samples["alpha"]
         sampler.engines = {"alpha": {"lab/a": (AT, ENGINE)}}
         until(lambda: sampler.samples["alpha"][-1].engines)
-        assert sampler.samples["alpha"][-1].engines.keys() == {"lab/a"}  # nobody asked for the other one
+        assert sampler.samples["alpha"][-1].engines.keys() == {"lab/a"}  # the other one was not requested
         assert (len(sampler.samples["alpha"]), len(before)) == (5, 5)
     assert [set(request["engines"]) for _, request in kind.requests] == [set(), {"lab/a"}]
 
 
-def test_a_node_that_hangs_or_sends_without_end_delays_no_other(told: Any, monkeypatch: pytest.MonkeyPatch):
+def test_a_hanging_or_endless_node_delays_no_other(conversations: Any, monkeypatch: pytest.MonkeyPatch):
     def says(name: str, _time: int) -> Iterator[Any]:
         while True:
             if name == "hung":
@@ -159,7 +159,7 @@ def test_a_node_that_hangs_or_sends_without_end_delays_no_other(told: Any, monke
                 time.sleep(0.25)
             yield DOCUMENT
 
-    told(says)
+    conversations(says)
     monkeypatch.setattr(vitals, "_SOONEST_S", 0.2)
     with Sampler(fleet(*map(FakeHost, ("hung", "calm", "endless"))), ["hung", "endless", "calm"], {}) as sampler:
         until(lambda: len(sampler.samples["calm"]) == 4)
@@ -185,12 +185,12 @@ def test_a_node_that_hangs_or_sends_without_end_delays_no_other(told: Any, monke
         {"pressure": {"love": {"some": 1.0}}},
     ],
 )
-def test_a_node_cannot_send_what_is_no_number_or_has_no_end(wrong: dict[str, Any]):
+def test_a_node_cannot_send_values_that_are_not_finite_numbers(wrong: dict[str, Any]):
     with pytest.raises(ValueError, match=r"validation error"):
         Sample.model_validate({**DOCUMENT, **wrong})
 
 
-def test_the_figures_of_bench_are_of_the_only_engine_and_of_all_hcas():
+def test_figures_for_bench_come_from_the_only_engine_and_all_hcas():
     assert sampled(engine={"running": 3.0}).count("running") == 3
     assert (sampled(engine={"running": None}).count("running"), sampled().count("running")) == (0, 0)
     assert (sampled().rdma_bytes, sampled(rdma={}).rdma_bytes) == (12000, None)

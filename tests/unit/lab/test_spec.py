@@ -1,4 +1,4 @@
-"""The file behind `lab up --spec`: what it means, and what is said when it is wrong."""
+"""The file of `lab up --spec`: its meaning, and its errors."""
 
 from pathlib import Path
 
@@ -55,7 +55,7 @@ def test_the_example_in_the_documentation_is_a_spec(tmp_path):
     assert list(right.gids["roceP2p1s0f1"].items())[-1] == (9, "ipv4 v2")
 
 
-def test_a_spec_survives_its_journey_through_json(tmp_path):
+def test_a_spec_survives_a_round_trip_through_json(tmp_path):
     spec = load(write(tmp_path, "topology: direct\nsparks: [{gids: shifted}, {addresses: {enp1s0f1np1: null}}]\n"))
     State("id", tmp_path.name, tmp_path, 3, "stub", spec).write()
     assert State.read(tmp_path).spec == spec
@@ -77,7 +77,7 @@ def test_a_spec_survives_its_journey_through_json(tmp_path):
         ("sparks: [\n", ":2:1:", "expected"),
     ],
 )
-def test_a_mistake_is_told_with_its_place(tmp_path, text, where, message):
+def test_a_mistake_is_reported_with_its_position(tmp_path, text, where, message):
     with pytest.raises(SpecError) as caught:
         load(write(tmp_path, text))
     assert where in str(caught.value)

@@ -1,4 +1,4 @@
-"""The state of a lab on disk, also as another version wrote it."""
+"""The state of a lab on disk, also in the format of another version."""
 
 import json
 from pathlib import Path
@@ -10,13 +10,13 @@ from sparkcluster.spec.load import load
 
 
 def write(directory: Path) -> dict:
-    """A lab's state in ``directory``; the values in its file."""
+    """Write a lab's state to ``directory``; returns the values in its file."""
     directory.mkdir()
     State("0" * 32, "lab", directory, 3, "stub", spec.plain(2)).write()
     return json.loads((directory / "state.json").read_text())
 
 
-def test_the_state_is_that_of_the_directory_in_which_it_lies(tmp_path):
+def test_the_state_belongs_to_the_directory_of_the_file(tmp_path):
     values = write(tmp_path / "lab")
     assert "directory" not in values
     for recorded in ({}, {"directory": "/elsewhere"}):
@@ -26,7 +26,7 @@ def test_the_state_is_that_of_the_directory_in_which_it_lies(tmp_path):
         assert (state.directory, state.index, state.spec) == (tmp_path / "lab", 3, spec.plain(2))
 
 
-def test_the_inventory_of_a_lab_asks_for_nothing_on_the_machine_that_made_it(tmp_path, monkeypatch):
+def test_the_inventory_of_a_lab_needs_no_consent_on_the_machine_that_made_it(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     state = State("0" * 32, "lab", tmp_path, 3, "none", spec.plain(2))
     (tmp_path / "id_ed25519").write_text("")

@@ -1,6 +1,6 @@
-"""The stub engine behaves as vLLM and Ray do where sparkcluster looks: processes, ports, log lines, HTTP, deaths.
+"""The stub engine behaves as vLLM and Ray do where sparkcluster observes them: processes, ports, log lines, HTTP, deaths.
 
-Two Sparks are played by two loopback addresses; STUB_IFACES gives each its interfaces.
+Two loopback addresses imitate two Sparks; STUB_IFACES gives each its interfaces.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ HEAD, WORKER = "127.0.0.1", "127.0.0.2"
 
 
 def free_port() -> int:
-    """A port that is free on every address, and that no outgoing connection takes before it is used."""
+    """A port that is free on every address, and outside the range of outgoing connections."""
     while True:
         with socket.socket() as s, contextlib.suppress(OSError):
             s.bind(("0.0.0.0", random.randint(15_000, 32_000)))  # below ip_local_port_range
@@ -50,7 +50,7 @@ def until(done: Callable[[], Any], what: str, limit_s: float = LIMIT_S) -> Any:
 
 
 def descendants(pid: int) -> dict[int, str]:
-    """{pid: command line} of the living processes below ``pid``."""
+    """{pid: command line} of the running processes below ``pid``."""
     parents: dict[int, int] = {}
     for entry in Path("/proc").iterdir():
         with contextlib.suppress(OSError, IndexError, ValueError):
@@ -103,7 +103,7 @@ class Process:
 
 
 class Stage:
-    """Everything one test starts, ended with it."""
+    """Everything that a test starts; ended with the test."""
 
     def __init__(self, tmp: Path) -> None:
         self.tmp = tmp
@@ -142,7 +142,7 @@ class Stage:
         return process
 
     def ray(self) -> Process:
-        """Head and worker, both blocking and both registered; the worker is returned."""
+        """Head and worker, both blocking and both registered; returns the worker."""
         head = f"{HEAD}:{self.gcs_port}"
         for address, words in (
             (HEAD, ("--head", f"--port={self.gcs_port}")),
@@ -182,7 +182,7 @@ def stage(tmp_path: Path) -> Iterator[Stage]:
         process.stop()
 
 
-def test_a_server_asks_for_its_key_and_leaves_nobody_when_it_ends(stage: Stage) -> None:
+def test_a_server_requires_its_key_and_leaves_no_process(stage: Stage) -> None:
     process = stage.ready(stage.serve("--api-key", "k"))
     assert stage.http("GET", "/health")[0] == 200
     assert stage.http("GET", "/v1/models")[0] == 401
@@ -195,7 +195,7 @@ def test_a_server_asks_for_its_key_and_leaves_nobody_when_it_ends(stage: Stage) 
     until(lambda: not any(map(alive, below)), "the engine core is gone")
 
 
-def test_it_answers_to_each_of_its_names_as_the_first(stage: Stage) -> None:
+def test_the_server_answers_to_each_of_its_names_as_to_the_first(stage: Stage) -> None:
     stage.ready(stage.serve("--served-model-name", "m", "other"))
     body = {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 8}
     for name in ("m", "other"):
@@ -204,7 +204,7 @@ def test_it_answers_to_each_of_its_names_as_the_first(stage: Stage) -> None:
     assert stage.http("POST", "/v1/chat/completions", {**body, "model": "n"})[0] == 404
 
 
-def test_it_counts_as_the_engine_does_and_answers_as_long_as_it_is_asked_to(stage: Stage) -> None:
+def test_the_server_counts_as_the_engine_does_and_honours_min_tokens(stage: Stage) -> None:
     stage.ready(stage.serve())
     body = {"messages": [{"role": "user", "content": "hello"}], "max_tokens": 400, "min_tokens": 300}
     answer = stage.http("POST", "/v1/chat/completions", body)[1]
@@ -225,13 +225,15 @@ def test_it_counts_as_the_engine_does_and_answers_as_long_as_it_is_asked_to(stag
         ([], "oom", 1, "CUDA out of memory"),
     ],
 )
-def test_what_ends_a_start_is_in_its_log(stage: Stage, flags: list[str], fault: str, code: int, line: str) -> None:
+def test_the_cause_of_a_failed_start_is_in_its_log(
+    stage: Stage, flags: list[str], fault: str, code: int, line: str
+) -> None:
     process = stage.serve(*flags, STUB_FAULT=fault)
     assert process.wait() == code
     assert line in process.log
 
 
-def test_a_killed_engine_core_leaves_a_server_that_says_it_is_well(stage: Stage) -> None:
+def test_a_killed_engine_core_leaves_a_server_that_reports_healthy(stage: Stage) -> None:
     process = stage.ready(stage.serve())
     os.kill(process.child("VLLM::EngineCore"), signal.SIGKILL)
     until(lambda: stage.complete()[0] == 500, "completions fail")
@@ -239,7 +241,7 @@ def test_a_killed_engine_core_leaves_a_server_that_says_it_is_well(stage: Stage)
     assert process.popen.poll() is None
 
 
-def test_two_nodes_answer_as_one_and_a_killed_rank_ends_them_with_zero(stage: Stage) -> None:
+def test_two_nodes_answer_as_one_and_exit_with_0_after_a_rank_is_killed(stage: Stage) -> None:
     stage.ready(stage.serve())
     alone = stage.text()
     stage.processes[0].stop()
@@ -253,7 +255,7 @@ def test_two_nodes_answer_as_one_and_a_killed_rank_ends_them_with_zero(stage: St
     assert "EngineDeadError" in process.log
 
 
-def test_the_control_file_hangs_and_heals_a_server_that_runs(stage: Stage) -> None:
+def test_the_control_file_hangs_and_heals_a_running_server(stage: Stage) -> None:
     control = stage.tmp / "control"
     stage.ready(stage.serve(STUB_CONTROL=str(control)))
     control.write_text("hang-serve\n")

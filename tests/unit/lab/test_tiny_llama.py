@@ -1,4 +1,4 @@
-"""The tiny model: made without torch, the same bytes everywhere, readable by anything that reads checkpoints."""
+"""The tiny model: written without torch, reproducible, and readable by any checkpoint reader."""
 
 import hashlib
 import json
@@ -7,13 +7,13 @@ from pathlib import Path
 from sparkcluster.lab.engine import tiny_llama
 
 
-def test_the_bytes_never_change() -> None:
+def test_the_written_bytes_are_reproducible() -> None:
     # A greedy answer compared across machines is worth nothing when their weights differ.
     weights = tiny_llama.tiny_model_files()["model.safetensors"]
     assert hashlib.sha256(weights).hexdigest() == ("6cefb2a619e376df08d81083da0da7ab31768d36cf9c698f73e2ced05db55ec1")
 
 
-def test_writing_again_changes_nothing_and_mends_what_is_broken(tmp_path: Path) -> None:
+def test_a_second_write_changes_nothing_and_repairs_broken_files(tmp_path: Path) -> None:
     place = tiny_llama.write_tiny_model(tmp_path / "models" / "tiny")
     before = {path.name: path.stat().st_mtime_ns for path in place.iterdir()}
     assert set(before) == set(tiny_llama.tiny_model_files())

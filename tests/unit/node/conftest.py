@@ -18,7 +18,7 @@ EMPTY_GID = "0000:0000:0000:0000:0000:0000:0000:0000"
 
 
 class FakeMachine(Machine):
-    """A machine whose files lie below ``root`` and whose programs and engine answer from ``case``."""
+    """A machine whose files are below ``root`` and whose programs and Docker engine answer from ``case``."""
 
     def __init__(self, root: str, case: dict[str, Any]) -> None:
         super().__init__(root)
@@ -73,7 +73,7 @@ class FakeMachine(Machine):
 
 
 def merged(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
-    """``base`` with ``over`` laid on it; None takes a key away."""
+    """``base`` with ``over`` merged into it; None removes a key."""
     result = copy.deepcopy(base)
     for key, value in over.items():
         if value is None:
@@ -86,14 +86,14 @@ def merged(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
 
 
 def load_case(name: str) -> dict[str, Any]:
-    """The case ``name`` of tests/golden/facts, on top of the case that it is based on."""
+    """The case ``name`` of tests/golden/facts, merged into its base case."""
     case = yaml.safe_load((GOLDEN / name / "machine.yaml").read_text())
     based_on = case.pop("base", None)
     return case if based_on is None else merged(load_case(based_on), case)
 
 
 def safetensors(size_bytes: int, *, present_bytes: int | None = None) -> bytes:
-    """A safetensors file with one tensor of ``size_bytes``, of which ``present_bytes`` are there."""
+    """A safetensors file with one tensor of ``size_bytes``, of which ``present_bytes`` are present."""
     tensor = {"dtype": "U8", "shape": [size_bytes], "data_offsets": [0, size_bytes]}
     header = json.dumps({"__metadata__": {"format": "pt"}, "w": tensor}).encode()
     data = b"\1" * (size_bytes if present_bytes is None else present_bytes)
@@ -101,7 +101,7 @@ def safetensors(size_bytes: int, *, present_bytes: int | None = None) -> bytes:
 
 
 def interface_files(name: str, each: dict[str, Any]) -> dict[str, Any]:
-    """What /sys/class/net holds of one interface; what is not given cannot be read, as where it is down."""
+    """The files of one interface in /sys/class/net; missing values are unreadable, as for an interface that is down."""
     here = f"sys/class/net/{name}/"
     keys = ("mtu", "address", "operstate", "carrier", "speed", "phys_port_name")
     files: dict[str, Any] = {here + key: f"{each[key]}\n" for key in keys if key in each}
@@ -114,7 +114,7 @@ def interface_files(name: str, each: dict[str, Any]) -> dict[str, Any]:
 
 
 def hca_files(name: str, each: dict[str, Any]) -> dict[str, Any]:
-    """What /sys/class/infiniband holds of one HCA; an empty GID has no type that could be read."""
+    """The files of one HCA in /sys/class/infiniband; an empty GID has no readable type."""
     here = f"sys/class/infiniband/{name}/"
     port = here + "ports/1/"
     files = {port + key: f"{each[key]}\n" for key in ("state", "phys_state")}
@@ -131,7 +131,7 @@ def hca_files(name: str, each: dict[str, Any]) -> dict[str, Any]:
 
 
 def build(root: Path, case: dict[str, Any]) -> FakeMachine:
-    """Lay out the tree of ``case`` below ``root``."""
+    """Create the tree of ``case`` below ``root``."""
     files: dict[str, Any] = dict(case.get("files", {}))
     for name, each in case.get("interfaces", {}).items():
         files.update(interface_files(name, each))

@@ -1,4 +1,4 @@
-"""What the agent does to a node, step by step, and what it refuses to do."""
+"""Changes by the agent on a node, step by step, and its refusals."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def state(tmp_path):
 
 @pytest.fixture
 def leased(state):
-    """The lease of cluster ``atlas`` is held by this very process, under epoch 7."""
+    """This process holds the lease of cluster ``atlas``, with epoch 7."""
     directory = Path(common.cluster_dir(str(state), "atlas"))
     lock = common.try_lock(str(directory / "lease.lock"))
     assert lock is not None
@@ -38,7 +38,7 @@ def leased(state):
 
 @pytest.fixture
 def change(state, leased):
-    """Runs steps; the answer of the agent."""
+    """Runs steps; returns the agent's answer."""
 
     def do(*steps, **request):
         asked = {"state_dir": str(state), "cluster": "atlas", "epoch": 7, "steps": list(steps), **request}
@@ -49,7 +49,7 @@ def change(state, leased):
 
 @pytest.fixture
 def process(state, leased):
-    """Starts a rank as a process, by an agent that ends as on a node; what was started is ended with the test."""
+    """Starts a rank as a process, by an agent that exits as on a node; the rank ends with the test."""
     started = []
 
     def change(step):
@@ -88,7 +88,7 @@ def until(condition, limit_s=60):
 # ------------------------------------------------------------------------------------------------ the lease
 
 
-def test_a_change_that_was_overtaken_by_a_later_one_is_refused(change, state):
+def test_a_change_superseded_by_a_later_one_is_refused(change, state):
     late = {"do": "put", "path": str(state / "x"), "content": "x"}
     assert change(order=2) == {"results": []}
     assert change(late, order=1) == {"refused": "a later change of the same operator was applied before this one"}
@@ -96,7 +96,7 @@ def test_a_change_that_was_overtaken_by_a_later_one_is_refused(change, state):
     assert "results" in change(late, order=3)
 
 
-def test_a_lease_whose_record_was_lost_is_counted_anew(change, leased):
+def test_a_lease_whose_record_was_lost_starts_with_a_new_epoch(change, leased):
     (leased / "lease-change.lock").write_text("57 3")
     assert change(order=1) == {"results": []}
 
@@ -104,7 +104,7 @@ def test_a_lease_whose_record_was_lost_is_counted_anew(change, leased):
 # ------------------------------------------------------------------------------------------------ files
 
 
-def test_put_is_atomic_and_has_its_mode_from_the_first_byte(change, state, monkeypatch):
+def test_put_is_atomic_and_sets_the_mode_before_the_first_byte(change, state, monkeypatch):
     path = state / "a" / "secrets.env"
     change({"do": "put", "path": str(path), "content": "KEY=1\n", "mode": 0o600})
     assert (path.read_text(), stat.S_IMODE(path.stat().st_mode)) == ("KEY=1\n", 0o600)
@@ -150,14 +150,14 @@ def test_steps_stop_at_the_first_that_fails(change, state):
 # ------------------------------------------------------------------------------------------------ processes
 
 
-def test_a_process_starts_once_and_its_exit_code_is_kept(process):
+def test_a_process_starts_once_and_its_exit_code_is_recorded(process):
     directory, _ = process("echo $ANSWER; exit 3", env={"ANSWER": "42"})
     until((directory / "exit").exists)
     assert (directory / "exit").read_text() == "3\n"
     assert (directory / "log").read_text() == "42\n"
 
 
-def test_a_process_gets_secrets_by_file_only(process, leased):
+def test_a_process_gets_secrets_only_by_file(process, leased):
     file = leased / "secrets.env"
     common.write_atomically(str(file), b"KEY=s3cr3t=with=equals\n")
     directory, started = process("echo $KEY; exec sleep 60", env_file=str(file))
@@ -171,7 +171,7 @@ def stop(directory, grace_s):
     return {"do": "stop", "containers": [], "processes": [str(directory)], "grace_s": grace_s}
 
 
-def test_stopping_ends_the_whole_session_by_force_where_it_must(process, change):
+def test_stop_ends_the_complete_session_if_necessary_by_force(process, change):
     directory, started = process(f"sh -c '{STUBBORN.replace(chr(39), chr(34))}' & {STUBBORN}")
     until(lambda: (directory / "log").read_text().count("up") == 2)
     assert change(stop(directory, 0.5)) == {"results": [{}]}
@@ -180,7 +180,7 @@ def test_stopping_ends_the_whole_session_by_force_where_it_must(process, change)
     assert change(stop(directory, 0.5)) == {"results": [{}]}
 
 
-def test_another_process_with_a_reused_pid_is_not_killed(change, leased):
+def test_a_process_with_a_reused_pid_is_not_killed(change, leased):
     directory = leased / "ranks" / "old"
     with subprocess.Popen(["sleep", "60"], start_new_session=True) as stranger:
         record = {"name": "old", "pid": stranger.pid, "start_ticks": 1, "labels": {}}
@@ -196,7 +196,7 @@ def test_another_process_with_a_reused_pid_is_not_killed(change, leased):
 
 @pytest.fixture
 def docker(tmp_path, monkeypatch):
-    """A ``docker`` that knows one container by the files ``state`` and ``plan``; what it was told is in ``told``."""
+    """A ``docker`` with one container defined by the files ``state`` and ``plan``; ``told`` has its arguments."""
     directory = tmp_path / "bin"
     directory.mkdir()
     (directory / "docker").write_text(
@@ -223,7 +223,7 @@ def start_container(**roots):
 
 @pytest.fixture
 def places(tmp_path):
-    """A hub with a repository on another disk, what a container left there, and the user's own directories and links."""
+    """A hub with a repository on another disk, leftovers of a container, and the user's directories and links."""
     home, disk = tmp_path / "home", tmp_path / "disk"
     for directory in ("home/.ssh", "home/hub", "disk/models--m/blobs", "disk/models--m/snapshots/c", "disk/weights"):
         (tmp_path / directory).mkdir(parents=True)
@@ -254,7 +254,7 @@ def places(tmp_path):
         ("missing", "No such file or directory"),
     ],
 )
-def test_a_link_that_a_container_left_leads_to_no_other_place_of_the_node(change, docker, places, name, message):
+def test_a_link_left_by_a_container_leads_to_no_other_directory_of_the_node(change, docker, places, name, message):
     home = places / "home"
     source = f"{home}/hub/models--m/{name}"
     answer = change(start_container(**{source: f"{home}/hub/models--m"}))
@@ -265,7 +265,7 @@ def test_a_link_that_a_container_left_leads_to_no_other_place_of_the_node(change
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs another user")
-def test_a_link_that_the_nodes_user_cannot_see_is_not_taken_for_a_directory(places):
+def test_a_link_that_the_nodes_user_cannot_see_is_not_mistaken_for_a_directory(places):
     """Docker follows it as root."""
     hidden = places / "disk/models--m/hidden"
     hidden.mkdir(mode=0o700)
@@ -280,13 +280,13 @@ def test_a_link_that_the_nodes_user_cannot_see_is_not_taken_for_a_directory(plac
     assert "PermissionError" in done.stderr
 
 
-def test_the_error_of_docker_run_is_passed_on(change, docker):
+def test_the_error_of_docker_run_is_forwarded(change, docker):
     (docker / "broken").write_text("Error: could not select device driver\n")
     answer = change(start_container())
     assert answer["failed"] == {"step": "start-container", "message": "Error: could not select device driver"}
 
 
-def test_containers_stop_within_their_grace_and_missing_ones_are_ignored(change, docker):
+def test_containers_stop_within_their_grace_period_and_missing_ones_are_ignored(change, docker):
     step = {"do": "stop", "containers": ["x", "y"], "processes": [], "grace_s": 3}
     assert change(step) == {"results": [{}]}
     told = (docker / "told").read_text()
@@ -294,7 +294,7 @@ def test_containers_stop_within_their_grace_and_missing_ones_are_ignored(change,
     assert "rm --force --volumes y" in told
 
 
-def test_a_shared_directory_is_open_to_any_user_behind_a_closed_one(tmp_path):
+def test_a_shared_directory_is_writable_by_any_user_inside_a_private_one(tmp_path):
     cache = tmp_path / "caches" / "image" / "playbook" / "vllm"
     agent.make_directory({}, {"path": str(cache), "shared": True})
     assert stat.S_IMODE(cache.stat().st_mode) == 0o1777

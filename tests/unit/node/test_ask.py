@@ -1,4 +1,4 @@
-"""What the ask program makes of an endpoint: text as it comes, and every trouble by its name."""
+"""The ask program: it streams the text of an endpoint, and reports every kind of failure by name."""
 
 import http.server
 import json
@@ -19,7 +19,7 @@ Serve = Callable[..., str]
 
 @pytest.fixture
 def serve() -> Iterator[Serve]:
-    """Starts an endpoint that answers every request in one way; returns its address."""
+    """Starts an endpoint that answers every request in the same way; returns its address."""
     servers: list[http.server.ThreadingHTTPServer] = []
 
     def start(
@@ -81,7 +81,7 @@ def request(endpoint: str, **more: Any) -> dict[str, Any]:
     }
 
 
-def test_text_is_told_as_it_comes_and_whole_at_the_end(serve: Serve, capsys: pytest.CaptureFixture[str]) -> None:
+def test_text_is_streamed_and_returned_completely_at_the_end(serve: Serve, capsys: pytest.CaptureFixture[str]) -> None:
     seen: list[Any] = []
     body = stream_of(
         {"delta": {"role": "assistant", "content": ""}},
@@ -102,7 +102,7 @@ def test_text_is_told_as_it_comes_and_whole_at_the_end(serve: Serve, capsys: pyt
 
 @pytest.mark.parametrize("field", ["reasoning", "reasoning_content"])
 def test_reasoning_alone_is_a_sign_of_life(serve: Serve, field: str) -> None:
-    """A reasoning model may spend all its tokens thinking: its content is null, and it lives."""
+    """A reasoning model may spend all its tokens on reasoning: its content is null, and it is alive."""
     body = stream_of({"delta": {field: "Hmm"}}, {"delta": {"content": None}, "finish_reason": "length"})
     done = ask.main(request(serve(body)))["done"]
     assert done["reasoning"] == "Hmm"
@@ -111,8 +111,8 @@ def test_reasoning_alone_is_a_sign_of_life(serve: Serve, field: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "half an ans"])
-def test_an_answer_that_the_engine_broke_off_is_none(serve: Serve, text: str) -> None:
-    """vLLM ends every new request so while it lets those in flight finish, and without that, those in flight."""
+def test_an_answer_aborted_by_the_engine_is_not_an_answer(serve: Serve, text: str) -> None:
+    """vLLM ends new requests that way while it finishes those in flight, and otherwise those in flight."""
     body = stream_of({"delta": {"content": text}, "finish_reason": "abort"}, usage={"completion_tokens": 0})
     error = ask.main(request(serve(body)))["error"]
     assert (error["kind"], "aborted" in error["message"]) == ("unavailable", True)
@@ -128,7 +128,7 @@ def test_an_answer_that_the_engine_broke_off_is_none(serve: Serve, text: str) ->
         (503, {}, "unavailable", "503"),
     ],
 )
-def test_what_the_endpoint_refuses_is_told_by_kind(
+def test_refusals_of_the_endpoint_are_reported_by_kind(
     serve: Serve, status: int, body: dict[str, Any], kind: str, words: str
 ) -> None:
     error = ask.main(request(serve(json.dumps(body), status)))["error"]
@@ -136,15 +136,15 @@ def test_what_the_endpoint_refuses_is_told_by_kind(
     assert words in error["message"]
 
 
-def test_an_engine_that_dies_in_the_middle_is_an_error(serve: Serve) -> None:
-    """The status was 200 by then, and the API may well go on answering /health."""
+def test_an_engine_that_dies_during_an_answer_is_an_error(serve: Serve) -> None:
+    """The status was already 200, and the API may still answer /health."""
     body = stream_of({"delta": {"content": "Hel"}}, end=False)
     told = 'data: {"error": {"message": "EngineCore encountered an issue", "code": 500}}\n\n'
     assert ask.main(request(serve(body + told)))["error"]["kind"] == "engine-dead"
     assert ask.main(request(serve(body)))["error"]["kind"] == "lost"
 
 
-def test_nothing_listens() -> None:
+def test_a_port_without_a_listener() -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -152,7 +152,7 @@ def test_nothing_listens() -> None:
     assert error == {"kind": "refused", "message": f"nothing is listening at 127.0.0.1:{port}"}
 
 
-def test_the_key_comes_from_its_file_and_is_never_told(
+def test_the_key_is_read_from_its_file_and_never_printed(
     serve: Serve, tmp_path: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     seen: list[Any] = []
@@ -173,7 +173,7 @@ def test_the_key_comes_from_its_file_and_is_never_told(
     assert error["message"] == f"cannot read the API key from {tmp_path}/gone: No such file or directory"
 
 
-def test_a_request_ends_with_the_connection_that_asked_for_it(serve: Serve) -> None:
+def test_a_request_ends_with_the_connection_of_its_caller(serve: Serve) -> None:
     hold = threading.Event()
     endpoint = serve("", hold=hold)
     argv, stdin = command("ask", request(endpoint, first_s=60))
@@ -189,15 +189,15 @@ def test_a_request_ends_with_the_connection_that_asked_for_it(serve: Serve) -> N
             process.kill()
 
 
-def test_time_without_a_token_counts_and_not_the_whole_answer(serve: Serve) -> None:
-    """2,048 tokens of reasoning at 8 tokens/s take four minutes, and all is well."""
+def test_the_limit_is_the_time_without_a_token_and_not_the_total(serve: Serve) -> None:
+    """2,048 tokens of reasoning at 8 tokens/s take four minutes without a fault."""
     body = stream_of(*[{"delta": {"content": "ab"}}] * 12)
     answer = ask.main(request(serve(body, pause_s=0.2), first_s=2, token_s=2))
     assert answer["done"]["content"] == "ab" * 12
     assert answer["done"]["total_s"] > 2
 
 
-def test_an_answer_that_stops_is_told_with_how_far_it_came(serve: Serve) -> None:
+def test_an_answer_that_stops_is_reported_with_its_progress(serve: Serve) -> None:
     hold = threading.Event()
     endpoint = serve(stream_of(*[{"delta": {"content": "ab"}}] * 2, end=False), hold=hold)
     silent = serve("", hold=hold)
@@ -227,7 +227,7 @@ def scores(near: object, far: object) -> str:
         ("rerank", scores(0.9, 0.1), "scores: 0.900 for a text"),
     ],
 )
-def test_a_model_that_writes_no_text_tells_the_text_that_answers_a_question(
+def test_a_model_that_writes_no_text_returns_the_best_matching_text(
     serve: Serve, kind: str, body: str, said: str
 ) -> None:
     seen: list[Any] = []
@@ -252,5 +252,5 @@ def test_a_model_that_writes_no_text_tells_the_text_that_answers_a_question(
         ("rerank", "[]"),
     ],
 )
-def test_vectors_and_scores_that_tell_nothing_are_no_answer(serve: Serve, kind: str, body: str) -> None:
+def test_meaningless_vectors_and_scores_are_not_an_answer(serve: Serve, kind: str, body: str) -> None:
     assert ask.main(request(serve(body), kind=kind))["error"]["kind"] == "malformed"

@@ -1,4 +1,4 @@
-"""No socket on all addresses: tried with real sockets of a real program, which uses every way to get one."""
+"""No socket on all addresses: tested with real sockets of a real program that tries every way."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ print(json.dumps([
 ]))
 """
 
-# Each way prints its port and waits; "refused" is printed where the kernel or the library says no.
+# Each way prints its port and waits, or "refused" if the kernel or the library refuses.
 VICTIM = """
 import ctypes, os, platform, socket, struct, sys
 libc = ctypes.CDLL(None, use_errno=True)
@@ -113,22 +113,22 @@ def reached(address: str, port: str) -> bool:
 @pytest.mark.parametrize(
     "way", ["four", "six", "mapped", "unbound", "unbound six", "unspecified family", "short name", "mptcp"]
 )
-def test_no_way_to_all_addresses_listens_on_another_than_the_nodes(way: str, env: dict[str, str]) -> None:
+def test_every_way_to_bind_to_all_addresses_binds_to_the_nodes_address_only(way: str, env: dict[str, str]) -> None:
     with victim(way, env) as port:
         if way == "mptcp" and "not supported" in port:
-            return  # a kernel without it has one way less
+            return  # a kernel without it lacks this way
         assert reached("127.0.0.5", port)
         elsewhere = reached("127.0.0.1", port)
     assert not elsewhere or reached("127.0.0.1", port), "not by another process, which has that port there"
 
 
-def test_a_socket_that_was_bound_to_all_addresses_in_another_way_does_not_listen(env: dict[str, str]) -> None:
+def test_a_socket_bound_to_all_addresses_by_other_means_does_not_listen(env: dict[str, str]) -> None:
     with victim("bound by the kernel", env) as said:
         assert said.startswith("refused")
 
 
 @pytest.mark.parametrize("way", ["raw", "raw six", "raw mapped"])
-def test_what_bypasses_the_library_is_found_by_its_port_and_process(way: str, env: dict[str, str]) -> None:
+def test_a_socket_that_bypasses_the_library_is_reported_by_port_and_process(way: str, env: dict[str, str]) -> None:
     mark = "SPARKCLUSTER_RANK=1-abc"
     with victim(way, {**env, "SPARKCLUSTER_RANK": "1-abc"}) as port, victim(way, env) as other:
         assert reached("127.0.0.1", port)
@@ -139,12 +139,12 @@ def test_what_bypasses_the_library_is_found_by_its_port_and_process(way: str, en
         assert {int(port), int(other)} <= wildcards(Machine(), None, []).keys()
 
 
-def test_addresses_that_a_program_names_stay(env: dict[str, str]) -> None:
+def test_explicit_addresses_are_unchanged(env: dict[str, str]) -> None:
     assert names(env) == ["127.0.0.5", "::ffff:127.0.0.5", "127.0.0.1", "::1", "127.0.0.5"]
     assert env["LD_PRELOAD"].split(":")[1] == "/lib/none.so"
 
 
-def test_the_agents_library_serves_an_image_without_a_compiler(tmp_path: Path) -> None:
+def test_a_prebuilt_library_works_in_an_image_without_a_compiler(tmp_path: Path) -> None:
     agent.build_library({}, {"path": str(tmp_path / "bind.so")})
     assert (tmp_path / "bind.so").stat().st_mode & 0o777 == 0o644
     env = {"PATH": "/nowhere"}
@@ -155,8 +155,8 @@ def test_the_agents_library_serves_an_image_without_a_compiler(tmp_path: Path) -
     assert list(private.iterdir()) == []
 
 
-def test_the_library_needs_no_c_library_of_its_own(tmp_path: Path) -> None:
-    """One that is built on Ubuntu is loaded in an image with musl or an older glibc."""
+def test_the_library_depends_on_no_c_library(tmp_path: Path) -> None:
+    """A library built on Ubuntu is loaded in an image with musl or an older glibc."""
     assert bind.build(str(tmp_path / "bind.so"), os.environ) is None
     content = (tmp_path / "bind.so").read_bytes()
     assert b"libc.so" not in content
@@ -171,8 +171,8 @@ def with_compiler(folder: Path, script: str) -> dict[str, str]:
     return {"PATH": f"{folder}:/usr/bin:/bin"}
 
 
-def test_a_library_without_effect_is_not_relied_on(tmp_path: Path) -> None:
-    """The agent leaves an empty one where it has no compiler; that of the image may make anything."""
+def test_a_library_without_effect_is_not_used(tmp_path: Path) -> None:
+    """The agent leaves an empty one if it has no compiler; the image's compiler may produce anything."""
     empty, private = tmp_path / "empty", tmp_path / "private"
     for folder in (empty, private):
         folder.mkdir()

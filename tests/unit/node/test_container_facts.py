@@ -1,4 +1,4 @@
-"""What tells two builds of an image apart where their IDs cannot."""
+"""How two builds of an image are distinguished if their IDs are not comparable."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sparkcluster.node.image import pullable
 CONFIG = {"Env": ["PATH=/bin", "NCCL_DEBUG=INFO"], "Entrypoint": ["vllm", "serve"], "Cmd": None, "WorkingDir": "/w"}
 
 
-def test_the_same_configuration_has_one_sum_however_an_engine_writes_it():
+def test_equal_configurations_of_different_engines_have_one_hash():
     other = {
         "WorkingDir": "/w",
         "Env": CONFIG["Env"][::-1],
@@ -39,7 +39,7 @@ def test_the_same_configuration_has_one_sum_however_an_engine_writes_it():
         {"Volumes": {"/models": {}}},
     ],
 )
-def test_whatever_a_container_starts_with_changes_it(change):
+def test_every_setting_of_a_container_changes_its_hash(change):
     assert config_sum({**CONFIG, **change}) != config_sum(CONFIG)
 
 
@@ -53,11 +53,11 @@ def test_whatever_a_container_starts_with_changes_it(change):
         ("built-here", [], None),
     ],
 )
-def test_an_image_is_named_as_another_node_can_pull_it(reference, digests, found):
+def test_an_image_gets_a_reference_that_another_node_can_pull(reference, digests, found):
     assert pullable(reference, digests) == found
 
 
-def test_a_cdi_file_that_cannot_be_read_is_left_out(make_machine):
+def test_an_unreadable_cdi_file_is_skipped(make_machine):
     machine = make_machine({"files": {"etc/cdi/nvidia.yaml": "kind: nvidia.com/gpu"}})
     Path(machine.at("/etc/cdi/old.yaml")).symlink_to("/nowhere")
     assert cdi_specs(machine) == ["kind: nvidia.com/gpu", ""]
@@ -74,8 +74,8 @@ def test_a_cdi_file_that_cannot_be_read_is_left_out(make_machine):
         ("nginx", "nginx", ""),
     ],
 )
-def test_a_container_of_others_has_the_name_of_its_engine(image, command, engine):
-    """By which `import --container` is offered for it."""
+def test_a_foreign_container_shows_the_name_of_its_engine(image, command, engine):
+    """The name for which `import --container` is suggested."""
 
     class Node:
         def docker_document(self, _path, _kind):

@@ -1,4 +1,4 @@
-"""The door, as the program that enable installs, and the guards of a model on demand, which it asks over real sockets."""
+"""The door program that enable installs, and the guards of a model on demand, over real sockets."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .test_guard import ADDRESSES, DOOR_TOKEN, Cluster, eventually
 
 
 class Door:
-    """The gateway's end of the door, which knows ``coder``, and ``lost``, whose node does not answer."""
+    """The gateway's end of the door, with ``coder``, and ``lost``, whose node does not answer."""
 
     def __init__(self, cluster, token=DOOR_TOKEN):
         self.cluster = cluster
@@ -38,7 +38,7 @@ class Door:
         eventually(self.listens)
 
     def listens(self):
-        """Whether it takes connections, which is some time after its socket is there."""
+        """Whether it accepts connections, which is some time after its socket exists."""
         with socket.socket(socket.AF_UNIX) as sock:
             return self.path.exists() and self.connect(sock) == 0
 
@@ -98,7 +98,7 @@ def pids_of(cluster):
     return [node.pids() for node in cluster.nodes]
 
 
-def test_a_model_is_loaded_where_it_is_wanted_and_unloaded_where_it_is_not(cluster, door):
+def test_a_model_is_loaded_on_request_and_unloaded_on_request(cluster, door):
     booted(cluster, door)
     assert pids(cluster) == [0, 0]
     assert door.want() == {"state": "starting", "why": None}
@@ -114,7 +114,7 @@ def test_a_model_is_loaded_where_it_is_wanted_and_unloaded_where_it_is_not(clust
     assert "cannot connect to 127.0.0.9" in lost["why"]
 
 
-def test_ranks_that_run_unwanted_are_stopped(cluster, door):
+def test_running_ranks_that_were_not_requested_are_stopped(cluster, door):
     """As after ``up`` has verified such a model."""
     booted(cluster, door)
     door.want()
@@ -128,7 +128,7 @@ def test_ranks_that_run_unwanted_are_stopped(cluster, door):
     door.becomes("stopped")
 
 
-def test_a_load_that_fails_is_not_tried_again_until_it_is_wanted_anew(cluster, door):
+def test_a_failed_load_is_not_retried_without_a_new_request(cluster, door):
     booted(cluster, door)
     cluster.alpha.record(program="raise SystemExit(7)")
     for count in (1, 2):
@@ -140,9 +140,7 @@ def test_a_load_that_fails_is_not_tried_again_until_it_is_wanted_anew(cluster, d
     assert pids(cluster) == [0, 0]
 
 
-def test_a_model_that_was_killed_for_memory_is_loaded_when_it_is_wanted_anew_and_the_log_of_the_rank_stays(
-    cluster, door
-):
+def test_a_model_killed_for_memory_is_loaded_by_a_new_request_and_the_log_of_its_rank_is_kept(cluster, door):
     booted(cluster, door)
     words, full = "killed to protect the machine: MemAvailable was 4.2 GiB, below 5.0 GiB", cluster.folder / "full"
     waits = f"import os, time\nwhile not os.path.exists({str(full)!r}): time.sleep(0.05)\n"
@@ -161,7 +159,7 @@ def test_a_model_that_was_killed_for_memory_is_loaded_when_it_is_wanted_anew_and
     assert cluster.alpha.acts == ["load", "serving", "victim", "load", "serving"]
 
 
-def test_a_load_that_cannot_begin_fails_with_what_it_waits_for_but_not_while_another_model_starts(cluster, door):
+def test_a_load_that_cannot_begin_fails_with_the_reason_unless_another_model_is_starting(cluster, door):
     for node in cluster.nodes:
         node.install(on_demand=True, load_s=1.0)
     lock = cluster.beta.start_lock("embed")
@@ -177,7 +175,7 @@ def test_a_load_that_cannot_begin_fails_with_what_it_waits_for_but_not_while_ano
     assert cluster.alpha.acts == ["load failed"]
 
 
-def test_a_loaded_model_whose_rank_dies_is_restarted_as_others_are(cluster, door):
+def test_a_loaded_model_whose_rank_dies_is_restarted_like_others(cluster, door):
     booted(cluster, door)
     door.want()
     door.becomes("ready")
@@ -186,7 +184,7 @@ def test_a_loaded_model_whose_rank_dies_is_restarted_as_others_are(cluster, door
     door.becomes("ready")
 
 
-def test_a_model_that_an_operator_stopped_fails_with_the_reason_until_the_next_release(cluster, door):
+def test_a_model_stopped_by_an_operator_fails_with_the_reason_until_the_next_release(cluster, door):
     booted(cluster, door)
     for node in cluster.nodes:
         enabled.stop(node.lease(3), {})
@@ -195,12 +193,12 @@ def test_a_model_that_an_operator_stopped_fails_with_the_reason_until_the_next_r
     assert door.state["state"] == "failed"
     for node in cluster.nodes:
         node.record(2, 4)
-    door.becomes("stopped")  # what could not be loaded is not wanted any more
+    door.becomes("stopped")  # a model that could not be loaded is no longer requested
     door.want()
     door.becomes("ready")
 
 
-def test_while_an_operator_is_at_work_it_counts_as_starting(cluster, door):
+def test_a_model_counts_as_starting_while_an_operator_is_at_work(cluster, door):
     booted(cluster, door)
     lock = common.try_lock(str(cluster.alpha.directory / "lease.lock"))
     door.becomes("starting")
@@ -209,7 +207,7 @@ def test_while_an_operator_is_at_work_it_counts_as_starting(cluster, door):
     door.becomes("stopped")
 
 
-def test_a_load_is_answered_for_and_ends_where_it_is_not_wanted_any_more(cluster, door):
+def test_a_load_is_acknowledged_and_cancelled_if_no_longer_requested(cluster, door):
     cluster.control.touch()  # so that it does not answer
     booted(cluster, door)
     door.want()
@@ -228,7 +226,7 @@ def killed_and_started_again(node, door):
     node.boot()
 
 
-def test_what_a_guard_that_was_killed_had_loaded_serves_on_and_what_it_was_loading_is_stopped(cluster, door):
+def test_after_a_guard_is_killed_its_loaded_model_keeps_serving_and_its_unfinished_load_is_stopped(cluster, door):
     booted(cluster, door)
     door.want()
     door.becomes("ready")
@@ -247,8 +245,8 @@ def test_what_a_guard_that_was_killed_had_loaded_serves_on_and_what_it_was_loadi
     assert cluster.alpha.acts == ["load", "serving", "load"]
 
 
-def test_what_was_loaded_before_a_reboot_is_not_loaded_until_it_is_wanted_anew(cluster, door):
-    """Its memory may be another model's by now."""
+def test_a_model_loaded_before_a_reboot_is_not_loaded_without_a_new_request(cluster, door):
+    """Its memory may belong to another model now."""
     booted(cluster, door)
     door.want()
     door.becomes("ready")
@@ -261,7 +259,7 @@ def test_what_was_loaded_before_a_reboot_is_not_loaded_until_it_is_wanted_anew(c
     assert cluster.alpha.acts == ["load", "serving"] * 2
 
 
-def test_the_door_is_for_its_user_alone(cluster, door):
+def test_the_socket_is_accessible_to_its_user_only(cluster, door):
     assert stat.S_IMODE(door.path.stat().st_mode) == 0o600
     assert stat.S_IMODE(door.path.parent.stat().st_mode) == 0o700
     with pytest.raises(ValueError, match="Expecting value"):
@@ -269,7 +267,7 @@ def test_the_door_is_for_its_user_alone(cluster, door):
     assert door.state["state"] == "unreachable"
 
 
-def test_a_door_with_another_token_loads_nothing(cluster):
+def test_a_wrong_token_loads_nothing(cluster):
     cluster.boot()
     door = Door(cluster, token="00" * 32)
     eventually(lambda: "another program answers" in door.state["why"])
@@ -279,8 +277,8 @@ def test_a_door_with_another_token_loads_nothing(cluster):
     door.end()
 
 
-def said_to(node, word, token):
-    """What the guard of ``node`` answers to one that has ``token``."""
+def answer_to(node, word, token):
+    """The answer of the guard of ``node`` to a caller with ``token``."""
     peer = group_guard.Peer(node.name, ADDRESSES[node.name], node.cluster.port, token)
     try:
         return peer.ask(word, run=True)
@@ -288,14 +286,14 @@ def said_to(node, word, token):
         peer.close()
 
 
-def test_guards_take_the_words_for_them_alone(cluster, door):
-    """With the door's token nobody stops a rank, and the guard of what always serves does not listen."""
+def test_the_gateways_token_cannot_start_or_stop_ranks(cluster, door):
+    """The door's token cannot stop a rank, and the guard of an always-on model does not listen."""
     booted(cluster, door)
     door.want()
     door.becomes("ready")
     before = pids_of(cluster)
     for word in ("hello", "take", "stop", "start"):
-        assert said_to(cluster.alpha, word, DOOR_TOKEN) == {"state": "ready", "why": None}
+        assert answer_to(cluster.alpha, word, DOOR_TOKEN) == {"state": "ready", "why": None}
     assert (pids_of(cluster), cluster.alpha.acts) == (before, ["load", "serving"])
     with pytest.raises(wire.Failed):
         wire.dial(ADDRESSES["beta"], cluster.port, group_guard.secret(DOOR_TOKEN, "beta"))

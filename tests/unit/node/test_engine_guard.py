@@ -1,4 +1,4 @@
-"""When a guard calls an engine dead: as endpoint.dead does, over a real endpoint."""
+"""When a guard calls an engine dead: as endpoint.dead does, with a real endpoint."""
 
 from __future__ import annotations
 
@@ -80,11 +80,11 @@ def engine(monkeypatch):
         thread.join()
 
 
-def test_an_engine_that_answers_lives(engine):
+def test_an_engine_that_answers_is_alive(engine):
     assert group_guard.why_dead(engine.request_document) is None
 
 
-def test_nothing_has_moved_for_too_long_while_a_request_waits(engine):
+def test_no_progress_for_too_long_while_a_request_waits(engine):
     engine.delay_s, engine.moving = 60, False
     why = group_guard.why_dead(engine.request_document)
     assert why is not None
@@ -92,13 +92,13 @@ def test_nothing_has_moved_for_too_long_while_a_request_waits(engine):
 
 
 @pytest.mark.parametrize("change", [{"moving": True}, {"readable": False}])
-def test_a_request_that_waits_longer_is_no_death_while_counters_move_or_cannot_be_read(engine, change):
+def test_a_long_wait_is_not_death_while_counters_change_or_are_unreadable(engine, change):
     engine.delay_s, engine.moving = 1.5, False
     vars(engine).update(change)
     assert group_guard.why_dead(engine.request_document) is None
 
 
-def test_500_twice_is_death_and_once_is_not(engine):
+def test_a_500_is_death_only_the_second_time(engine):
     engine.moving = False
     engine.statuses = [500, 200]
     assert group_guard.why_dead(engine.request_document) is None
@@ -106,7 +106,7 @@ def test_500_twice_is_death_and_once_is_not(engine):
     assert "EngineDeadError" in (group_guard.why_dead(engine.request_document) or "")
 
 
-def test_an_engine_without_counters_is_not_asked_for_them(engine):
+def test_an_engine_without_counters_is_not_queried_for_them(engine):
     """TensorRT-LLM resets its statistics with every answer."""
     engine.delay_s = 0.3
     assert group_guard.why_dead({**engine.request_document, "counters": {}}) is None

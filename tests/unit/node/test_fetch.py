@@ -1,4 +1,4 @@
-"""What a failed download of the hub's client means."""
+"""The meaning of a failed download by the hub's client."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sparkcluster.node.wire import Failed
 
 
 def downloaded(tmp_path, contents):
-    """A model in the cache, of which each file has a blob with the given content, named by the first of each pair."""
+    """A model in the cache: each file has a blob with the given content, named by the first of each pair."""
     root = tmp_path / "hf" / "hub" / "models--o--m"
     (root / "blobs").mkdir(parents=True)
     (root / "refs").mkdir()
@@ -30,7 +30,7 @@ def verified(tmp_path, root, before=(), choice=None):
     fetch._verify(request, str(root), set(before))
 
 
-def test_what_was_downloaded_is_hashed_and_recorded_as_staged(tmp_path):
+def test_downloaded_files_are_hashed_and_recorded_as_staged(tmp_path):
     root = downloaded(tmp_path, {"old.bin": (b"old", b"old"), "new.bin": (b"new", b"new")})
     old, new = (f"blobs/{hashlib.sha256(each).hexdigest()}" for each in (b"old", b"new"))
     verified(tmp_path, root, before=[old])
@@ -41,8 +41,8 @@ def test_what_was_downloaded_is_hashed_and_recorded_as_staged(tmp_path):
     }
 
 
-def test_a_blob_that_arrived_with_another_content_is_removed_and_named(tmp_path):
-    """The hub's client compares sizes only."""
+def test_a_downloaded_blob_with_unexpected_content_is_removed_and_reported(tmp_path):
+    """The hub's client compares only sizes."""
     root = downloaded(tmp_path, {"old.bin": (b"old", b"old"), "new.bin": (b"new", b"bad")})
     old = f"blobs/{hashlib.sha256(b'old').hexdigest()}"
     with pytest.raises(Failed, match=r"^the content of new\.bin does not match its hash on the hub$"):
@@ -50,7 +50,7 @@ def test_a_blob_that_arrived_with_another_content_is_removed_and_named(tmp_path)
     assert [f"blobs/{path.name}" for path in (root / "blobs").iterdir()] == [old]
 
 
-def test_a_corrupt_blob_that_was_there_before_is_named_and_left_to_its_owner(tmp_path):
+def test_a_corrupt_blob_from_before_is_reported_and_left_to_its_owner(tmp_path):
     root = downloaded(tmp_path, {"old.bin": (b"old", b"bad")})
     (old,) = (root / "blobs").iterdir()
     with pytest.raises(Failed, match=f"^{old} is corrupt and existed before; remove it$"):

@@ -1,4 +1,4 @@
-"""What a node remembers of files that were hashed: the next look reads nothing of them."""
+"""The cache of file hashes on a node: unchanged files are not read a second time."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def reads(monkeypatch):
     return found
 
 
-def test_a_second_look_reads_nothing(model, state, reads):
+def test_unchanged_files_are_not_read_twice(model, state, reads):
     first = look(model, state)
     assert sorted(reads) == ["config.json", "model.safetensors"]
     assert look(model, state) == first
@@ -61,7 +61,7 @@ def test_a_second_look_reads_nothing(model, state, reads):
 
 
 @pytest.mark.parametrize("change", ["content", "time", "inode", "size"])
-def test_a_file_that_changed_is_read_again(model, state, reads, change):
+def test_a_changed_file_is_hashed_after_the_change(model, state, reads, change):
     look(model, state)
     file = model / "config.json"
     before = file.stat()
@@ -80,7 +80,7 @@ def test_a_file_that_changed_is_read_again(model, state, reads, change):
     assert reads.count("model.safetensors") == 1
 
 
-def test_what_two_programs_add_is_kept(model, state):
+def test_records_of_two_concurrent_programs_are_both_kept(model, state):
     """Both read the record before either wrote."""
     one, other = Record(state, str(model)), Record(state, str(model))
     for each, name in ((one, "config.json"), (other, "sub/model.safetensors")):
@@ -94,8 +94,8 @@ def test_what_two_programs_add_is_kept(model, state):
     assert found.is_ours("config.json", (model / "config.json").stat())
 
 
-def test_a_record_of_an_earlier_version_is_read(model, state):
-    """Its first line had the directory alone."""
+def test_a_record_of_an_older_version_is_read(model, state):
+    """Its first line had only the directory."""
     file = model / "config.json"
     entry = ["config.json", *file_hashes.stamp_of(file.stat()), "ab" * 32, True]
     lines = [{"root": str(model)}, {"cluster": "atlas"}, entry]
@@ -108,7 +108,7 @@ def test_a_record_of_an_earlier_version_is_read(model, state):
 
 
 @pytest.mark.parametrize("content", [b"", b"\xff\xfe\n", b"[" * 100_000])
-def test_a_damaged_record_is_as_none(model, state, content):
+def test_a_damaged_record_is_treated_as_missing(model, state, content):
     look(model, state)
     path = Record(state, str(model)).path
     Path(path).write_bytes(content)
@@ -117,13 +117,13 @@ def test_a_damaged_record_is_as_none(model, state, content):
     assert len(Record(state, str(model)).files) == 2
 
 
-def test_a_record_that_cannot_be_written_stops_nothing(model, tmp_path):
+def test_an_unwritable_record_is_not_an_error(model, tmp_path):
     (tmp_path / "state").write_text("a file where a directory should be")
     assert set(look(model, str(tmp_path / "state"))) == {"config.json", "sub/model.safetensors"}
 
 
-def test_what_is_read_leaves_the_page_cache_every_64_mib(tmp_path):
-    """On a Spark it takes memory from the GPU. The file is sparse: its pages are cached nevertheless."""
+def test_read_pages_leave_the_page_cache_every_64_mib(tmp_path):
+    """On a Spark the page cache takes memory from the GPU. The file is sparse, but its pages are cached."""
     path = tmp_path / "large"
     with path.open("wb") as file:
         file.truncate(200 << 20)
@@ -135,4 +135,4 @@ def test_what_is_read_leaves_the_page_cache_every_64_mib(tmp_path):
 
     file_hashes.hash_file(hashlib.sha256(), str(path), progress)
     assert len(resident) == 50
-    assert 0 < max(resident) <= 80 << 20  # with what the kernel reads ahead
+    assert 0 < max(resident) <= 80 << 20  # including the kernel's read-ahead

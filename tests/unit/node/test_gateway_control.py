@@ -1,4 +1,4 @@
-"""The control socket of a gateway, in a directory whose path is too long for the address of a Unix socket."""
+"""The control socket of a gateway, in a directory whose path is too long for a Unix socket address."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from sparkcluster.node import door_place, gateway_control
 
 @pytest.fixture
 def request_of(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)  # and back, since the program goes to the directory of the socket
+    monkeypatch.chdir(tmp_path)  # and back, since the program changes to the directory of the socket
     state_dir = tmp_path / ("long" * 30)
     (state_dir / "clusters/home-gateway/run").mkdir(parents=True)
     state_dir.chmod(0o700)
     return {"state_dir": str(state_dir), "cluster": "home-gateway", "method": "POST", "path": "/load/embed"}
 
 
-def test_what_it_answers_is_passed_on(request_of):
+def test_the_gateways_answer_is_forwarded(request_of):
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_POST(self):
             body = json.dumps({"error": f"{self.path} is full"}).encode()
@@ -43,11 +43,11 @@ def test_what_it_answers_is_passed_on(request_of):
         assert gateway_control.main(request_of) == {"error": "/load/embed is full"}
 
 
-def test_without_one_it_says_why(request_of):
+def test_without_a_gateway_the_reason_is_reported(request_of):
     assert "does not answer: FileNotFoundError" in gateway_control.main(request_of)["error"]
 
 
-def test_the_door_gets_no_token_by_which_ranks_are_started(request_of):
+def test_the_gateway_gets_no_token_that_can_start_ranks(request_of):
     cluster = Path(request_of["state_dir"]) / "clusters/home-gateway"
     (cluster / "enabled").mkdir()
     (cluster / "start.json").write_text('{"ask": {"endpoint": "http://192.168.177.12:8001/v1"}}')

@@ -1,7 +1,7 @@
-"""Each directory of tests/golden/facts is one Spark and the facts that the probe makes of it.
+"""Each directory of tests/golden/facts is a Spark and the facts that the probe reads from it.
 
-``UPDATE_GOLDEN=1`` updates ``facts.yaml``; what a case is about is in the ``expect`` of its ``machine.yaml``, which no
-update touches.
+``UPDATE_GOLDEN=1`` updates ``facts.yaml``. The ``expect`` of ``machine.yaml`` states the point of a case, and is never
+updated automatically.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ CASES = golden.cases("facts", "facts.yaml")
 
 
 def at(document: Any, path: str) -> Any:
-    """The value at a dotted path; a part that is a name picks the element of a list that has it."""
+    """The value at a dotted path; a name selects the list element with that name."""
     for part in path.split("/"):
         if isinstance(document, list):
             document = (
@@ -35,7 +35,7 @@ def at(document: Any, path: str) -> Any:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_spark_gives_these_facts(case: str, make_machine: Any) -> None:
+def test_the_facts_of_a_spark_match_the_golden_file(case: str, make_machine: Any) -> None:
     machine = make_machine(case)
     document = probe.main(machine.case["request"], machine=machine)
     document["probe_s"] = 0.0
@@ -43,7 +43,7 @@ def test_a_spark_gives_these_facts(case: str, make_machine: Any) -> None:
     facts = parse("spark", document)
     assert facts.hostname == document["hostname"]
 
-    # anything else is one more process for every round trip, and one more output that varies
+    # any other command costs a process per round trip, and has output that varies
     started = {Path(argv[0]).name for argv in machine.ran}
     assert started <= {"nvidia-smi", "modinfo", "journalctl", "systemd-analyze", "python"}
 

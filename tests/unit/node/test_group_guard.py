@@ -10,12 +10,12 @@ from sparkcluster.node import agent, common, events, group_guard, own_rank, shar
 
 from .test_guard import Cluster
 
-# a rank outlives the object of whoever started it
+# a rank outlives the object that started it
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")
 
 
 class Clock:
-    """The module ``time``, ``later_s`` seconds on."""
+    """The module ``time``, ``later_s`` seconds ahead."""
 
     later_s = 0.0
 
@@ -51,7 +51,7 @@ class Watched:
         return "no counter has moved" if self.wedged else None
 
     def check(self, after_s=60.0, *, wedged=False):
-        """The acts of the guard in a check that begins ``after_s`` after the last one ended."""
+        """Actions of the guard in a check that begins ``after_s`` after the end of the previous one."""
         before = len(self.node.acts)
         self.clock.later_s += after_s
         self.wedged = wedged
@@ -71,8 +71,8 @@ def fails(*_):
 
 
 @pytest.mark.parametrize(("after_s", "act"), [(60, "gave up"), (640, "restart")])
-def test_again_is_within_ten_minutes_of_the_wedge_however_long_it_takes_to_be_detected(watched, after_s, act):
-    """With 128K tokens an engine may stand still for 640 s before it is dead."""
+def test_a_second_hang_counts_within_ten_minutes_plus_the_detection_time(watched, after_s, act):
+    """With 128K tokens an engine may make no progress for 640 s before it is dead."""
     watched.detection_s = 640.0
     watched.check()
     assert watched.check(wedged=True) == ["restart", "serving"]
@@ -80,7 +80,7 @@ def test_again_is_within_ten_minutes_of_the_wedge_however_long_it_takes_to_be_de
     assert bool(watched.node.pids()) == (act == "restart")
 
 
-def test_a_model_on_demand_that_is_left_down_is_failed_from_then_on(watched):
+def test_a_model_on_demand_that_its_guard_gave_up_is_reported_as_failed_immediately(watched):
     """It is not stopped before the next check, since the gateway would load it again immediately."""
     watched.enable(limits={"on_demand": True}, planned_bytes=1 << 60)
     watched.check()
@@ -90,7 +90,7 @@ def test_a_model_on_demand_that_is_left_down_is_failed_from_then_on(watched):
     assert watched.guard.reply({"do": "states"})["state"] == "failed"
 
 
-def test_a_wedge_after_a_restart_that_failed_once_is_the_second_one(watched, monkeypatch):
+def test_a_hang_after_one_failed_restart_counts_as_the_second(watched, monkeypatch):
     watched.check()
     with monkeypatch.context() as broken:
         broken.setitem(agent.STEPS, "start-process", fails)
@@ -99,7 +99,7 @@ def test_a_wedge_after_a_restart_that_failed_once_is_the_second_one(watched, mon
     assert watched.check(wedged=True) == ["gave up"]
 
 
-def test_a_wedged_rank_that_was_not_stopped_is_stopped_later(watched, monkeypatch):
+def test_a_hung_rank_that_could_not_be_stopped_is_stopped_later(watched, monkeypatch):
     watched.check()
     watched.check(wedged=True)
     with monkeypatch.context() as broken:
@@ -113,7 +113,7 @@ def test_a_wedged_rank_that_was_not_stopped_is_stopped_later(watched, monkeypatc
     assert watched.node.waits.startswith(shared.GAVE_UP)
 
 
-def test_a_group_that_an_operator_works_on_by_the_time_it_is_called_dead_is_not_given_up(watched, monkeypatch):
+def test_a_dead_group_with_an_operator_at_work_is_not_given_up(watched, monkeypatch):
     watched.check()
     watched.check(wedged=True)
     lock = str(watched.node.directory / "lease.lock")
@@ -127,7 +127,7 @@ def test_a_group_that_an_operator_works_on_by_the_time_it_is_called_dead_is_not_
     assert watched.node.waits is None
 
 
-def test_after_too_many_starts_what_still_runs_is_stopped(watched):
+def test_after_too_many_starts_remaining_ranks_are_stopped(watched):
     watched.enable(limits={"starts": 1})
     assert watched.check() == ["restart", "serving"]
     watched.node.record(peers={}, ranks=["atlas-1-alpha", "atlas-1-lost"])
@@ -135,7 +135,7 @@ def test_after_too_many_starts_what_still_runs_is_stopped(watched):
     assert watched.node.pids() == []
 
 
-def test_memory_that_another_model_took_before_the_lock_was_held_is_waited_for(watched, monkeypatch):
+def test_memory_taken_by_another_model_before_the_lock_is_waited_for(watched, monkeypatch):
     watched.enable(planned_bytes=2 << 30)
     taken = str(watched.node.state / "start.lock")
     monkeypatch.setattr(start_lock, "available", lambda: (1 if common.is_locked(taken) else 3) << 30)
@@ -143,7 +143,7 @@ def test_memory_that_another_model_took_before_the_lock_was_held_is_waited_for(w
     assert "its rank needs 2.1 GB, but only 1.1 GB are available" in watched.node.waits
 
 
-def test_what_is_waited_for_stays_said_while_the_locks_are_tried_and_is_logged_once(watched, monkeypatch, capsys):
+def test_the_reason_of_a_wait_stays_published_while_locks_are_tried_and_is_logged_once(watched, monkeypatch, capsys):
     said = []
 
     def changing(_):
@@ -158,7 +158,7 @@ def test_what_is_waited_for_stays_said_while_the_locks_are_tried_and_is_logged_o
     assert capsys.readouterr().out.count("waits: ") == 1
 
 
-def test_an_operator_who_was_granted_an_epoch_while_the_guard_waited_for_the_lock_keeps_it(watched, monkeypatch):
+def test_an_operator_whose_epoch_is_granted_while_the_guard_waits_for_the_lock_keeps_it(watched, monkeypatch):
     lock = str(watched.node.directory / "lease.lock")
     try_lock = common.try_lock
 
@@ -173,7 +173,7 @@ def test_an_operator_who_was_granted_an_epoch_while_the_guard_waited_for_the_loc
     assert common.read_json(str(watched.node.directory / "lease.json"))["epoch"] == 4
 
 
-def test_an_event_for_which_no_thread_is_left_cancels_nothing(monkeypatch):
+def test_an_event_without_a_free_thread_cancels_nothing(monkeypatch):
     def no_thread(_):
         raise RuntimeError("can't start new thread")
 

@@ -70,7 +70,7 @@ def eventually(true, limit_s=60.0):
 
 
 class Node:
-    """A node with its own state directory, on an address of the loopback interface."""
+    """A node with a separate state directory, on a loopback address."""
 
     def __init__(self, cluster, name):
         self.cluster, self.name = cluster, name
@@ -81,7 +81,7 @@ class Node:
         self.log = cluster.folder / f"{name}.log"
 
     def record(self, number=1, epoch=3, *, program=None, ready_timeout_s=15, **changes):
-        """What the agent's step record leaves, under ``epoch``."""
+        """The files of the agent's step record, under ``epoch``."""
         head = self.name == "alpha"
         rank_dir = str(self.directory / "ranks" / f"atlas-{number}-{self.name}")
         words = [ENGINE, str(self.cluster.api), str(self.cluster.control)] if head else [SLEEP]
@@ -126,19 +126,19 @@ class Node:
         enabled.recorded(self.lease(epoch), {"number": number, "start": {**start, **changes}})
 
     def lease(self, epoch, operator="ann"):
-        """An operator's lease that is over; as a request has it."""
+        """A finished operator's lease, as in a request."""
         document = {"epoch": epoch, "operator": operator, "granted": True}
         common.write_atomically(str(self.directory / "lease.json"), json.dumps(document).encode())
         return {"state_dir": str(self.state), "cluster": "atlas", "epoch": epoch}
 
     def start_lock(self, cluster):
-        """The node's start lock, as another cluster has it."""
+        """The node's start lock, held by another cluster."""
         lock, record, _ = common.lease_files({"state_dir": str(self.state), "cluster": cluster, "kind": "start"})
         common.write_atomically(record, json.dumps({"epoch": 1, "cluster": cluster, "operation": "up"}).encode())
         return common.try_lock(lock, state_dir=str(self.state))
 
     def install(self, token=TOKEN, on_event=None, on_demand=False, **limits):
-        """The files that enable leaves."""
+        """The files that enable installs."""
         config = {
             "cluster": "atlas", "node": self.name, "state_dir": str(self.state), "runtime": "process",
             "port": self.cluster.port,
@@ -151,14 +151,14 @@ class Node:
             common.write_atomically(str(self.enabled / name), text.encode())
 
     def boot(self, **environment):
-        """Start the guard as ExecStart does, with more variables in its ``environment``."""
+        """Start the guard as ExecStart does, with additional variables in its ``environment``."""
         argv = unit.command(str(self.enabled))
         argv[0] = sys.executable
         with self.log.open("ab") as log:
             self.guard = subprocess.Popen(argv, stdout=log, stderr=log, env={**os.environ, **environment})
 
     def end(self):
-        """Kill guard and rank, as a power loss does."""
+        """End guard and rank, like a power loss."""
         if self.guard is not None:
             self.guard.kill()
             self.guard.wait()
@@ -167,7 +167,7 @@ class Node:
                 os.killpg(pid, signal.SIGKILL)
 
     def pids(self):
-        """The ranks that run."""
+        """The running ranks."""
         found = [json.loads(path.read_bytes()) for path in self.directory.glob("ranks/*/rank.json")]
         return [rank["pid"] for rank in found if common.start_ticks(rank["pid"]) == rank["start_ticks"]]
 
@@ -207,7 +207,7 @@ class Cluster:
         eventually(lambda: self.alpha.acts[-1:] == ["serving"] and all(node.pids() for node in self.nodes))
 
     def starts_nothing(self, why):
-        """The head's guard says why, and goes on to start nothing."""
+        """The head's guard reports the reason, and does not start anything."""
         eventually(lambda: why in (self.alpha.waits or ""))
         time.sleep(1)
         assert [node.pids() for node in self.nodes] == [[], []]
@@ -222,7 +222,7 @@ def cluster(tmp_path):
         node.end()
 
 
-def test_after_a_reboot_both_nodes_start_the_release_again(cluster):
+def test_after_a_reboot_of_both_nodes_the_release_is_started(cluster):
     cluster.enable()
     cluster.boot()
     cluster.serves()
@@ -231,11 +231,11 @@ def test_after_a_reboot_both_nodes_start_the_release_again(cluster):
     assert counted == {"restart": 1, "serving": 1}
     assert "not running: atlas-1-alpha, atlas-1-beta" in cluster.alpha.journal[0]["why"]
     assert cluster.beta.acts == []
-    # its secrets are those that the node keeps of the release
+    # its secrets are the release's kept ones
     assert (cluster.beta.directory / "ranks/atlas-1-beta/secrets.env").read_text() == "KEY=1\n"
 
 
-def test_a_node_that_was_rebooted_alone_brings_the_whole_group_back(cluster):
+def test_after_a_reboot_of_one_node_the_complete_group_is_restarted(cluster):
     cluster.enable()
     cluster.boot()
     cluster.serves()
@@ -259,37 +259,37 @@ def test_nothing_starts_after_down_until_the_next_release_is_recorded(cluster):
     assert cluster.alpha.journal[-1]["release"] == 2
 
 
-def test_nothing_starts_while_an_operator_has_the_lease(cluster):
+def test_nothing_starts_while_an_operator_holds_the_lease(cluster):
     cluster.enable()
     lock = common.try_lock(str(cluster.beta.directory / "lease.lock"))
     cluster.boot()
     time.sleep(2)
     assert [node.pids() for node in cluster.nodes] == [[], []]
-    assert cluster.alpha.waits is None  # the lease says it, and ends with it: `status` after `up` is clean at once
+    assert cluster.alpha.waits is None  # the lease shows it, so `status` after `up` is immediately clean
     lock.close()
     cluster.serves()
 
 
 @pytest.mark.parametrize("name", ["start.json", "lease.json", "switch.json"])
 @pytest.mark.parametrize("odd", [b"{", b"[]", b"\xff\xfe"])
-def test_a_document_that_is_damaged_is_named(cluster, name, odd):
+def test_a_damaged_document_is_reported(cluster, name, odd):
     cluster.enable()
     (cluster.beta.directory / name).write_bytes(odd)
     assert f"{name} is damaged" in own_rank.OwnRank(str(cluster.beta.enabled)).ask("hello")["why"]
 
 
 def failures(node):
-    """Why commands of on_event failed."""
+    """Reasons of failed on_event commands."""
     return [entry["why"] for entry in node.journal if entry["act"] == "on_event failed"]
 
 
 def trouble(node):
-    """What ``status`` says of the guard of ``node``."""
+    """The problem that ``status`` shows about the guard of ``node``."""
     return reported(node).trouble
 
 
 def reported(node):
-    """What the probe reads of the guard of ``node``."""
+    """The probe's reading of the guard of ``node``."""
     return EnabledFact.model_validate(storage.enabled(Machine(), str(node.state), "atlas"))
 
 
@@ -306,8 +306,8 @@ def reported(node):
         ),
     ],
 )
-def test_a_guard_says_what_is_wrong_with_its_document_and_goes_on_once_it_is_right(cluster, number, odd, why):
-    """In what ``status`` shows of the node."""
+def test_a_guard_reports_errors_of_its_document_and_continues_after_the_fix(cluster, number, odd, why):
+    """In ``status`` of the node."""
     cluster.enable()
     cluster.boot()
     cluster.serves()
@@ -323,8 +323,8 @@ def test_a_guard_says_what_is_wrong_with_its_document_and_goes_on_once_it_is_rig
     eventually(lambda: cluster.alpha.acts == ["restart", "serving"] * 2)
 
 
-def test_a_crash_loop_stops_at_its_cap_and_says_so(cluster):
-    cluster.enable(within_s=0.01)  # starts that fail slowly are never within one hour
+def test_a_crash_loop_stops_at_its_limit_and_is_reported(cluster):
+    cluster.enable(within_s=0.01)  # slow failures never reach the limit within one hour
     cluster.alpha.record(program="raise SystemExit(7)")
     cluster.boot()
     eventually(lambda: cluster.alpha.acts[-1:] == ["gave up"])
@@ -341,7 +341,7 @@ def test_a_crash_loop_stops_at_its_cap_and_says_so(cluster):
     cluster.serves()
 
 
-def test_a_rank_that_was_killed_for_memory_stays_down_until_the_next_release(cluster):
+def test_a_rank_killed_for_memory_stays_down_until_the_next_release(cluster):
     cluster.enable()
     words = "killed to protect the machine: MemAvailable was 4.2 GiB, below 5.0 GiB"
     cluster.alpha.record(program=f"print('[sparkcluster] phase=victim {words}'); raise SystemExit({shared.VICTIM})")
@@ -356,7 +356,7 @@ def test_a_rank_that_was_killed_for_memory_stays_down_until_the_next_release(clu
     cluster.serves()
 
 
-def test_of_a_victims_group_the_other_ranks_are_stopped_and_its_log_stays(cluster):
+def test_the_remaining_ranks_of_a_victims_group_are_stopped_and_its_log_is_kept(cluster):
     cluster.enable()
     words, full = "killed to protect the machine: MemAvailable was 4.2 GiB, below 5.0 GiB", cluster.folder / "full"
     waits = f"import os, time\nwhile not os.path.exists({str(full)!r}): time.sleep(0.05)\n"
@@ -372,7 +372,7 @@ def test_of_a_victims_group_the_other_ranks_are_stopped_and_its_log_stays(cluste
     assert cluster.alpha.acts == ["restart", "serving", "victim"]
 
 
-def test_a_rank_that_is_gone_restarts_the_group_whole(cluster):
+def test_a_missing_rank_restarts_the_complete_group(cluster):
     cluster.enable()
     cluster.boot()
     cluster.serves()
@@ -385,7 +385,7 @@ def test_a_rank_that_is_gone_restarts_the_group_whole(cluster):
     assert "not running: atlas-1-beta" in cluster.alpha.journal[2]["why"]
 
 
-def test_an_engine_that_answers_500_twice_is_restarted(cluster):
+def test_an_engine_that_returns_500_twice_is_restarted(cluster):
     cluster.enable()
     cluster.boot()
     cluster.serves()
@@ -397,14 +397,14 @@ def test_an_engine_that_answers_500_twice_is_restarted(cluster):
 
 
 def wedge(cluster, then):
-    """Let the engine fail until the guard did ``then``, the next of its acts."""
+    """Make the engine fail until the guard's next action is ``then``."""
     acts = cluster.alpha.acts
     cluster.control.touch()
     eventually(lambda: cluster.alpha.acts[len(acts) :] == [then])
     cluster.control.unlink()
 
 
-def test_a_model_that_wedges_again_after_its_restart_is_left_down_and_on_event_hears_of_all(cluster):
+def test_a_model_that_hangs_after_its_restart_is_given_up_and_on_event_reports_everything(cluster):
     said = cluster.folder / "said"
     cluster.enable(on_event=["sh", "-c", f"env >> {said}; exit 3"])
     cluster.boot(HF_TOKEN="not-for-commands")
@@ -424,7 +424,7 @@ def test_a_model_that_wedges_again_after_its_restart_is_left_down_and_on_event_h
     assert not any("TOKEN" in line for line in found)
 
 
-def test_a_group_waits_while_another_cluster_starts_on_one_of_its_nodes_and_until_its_memory_is_available(cluster):
+def test_a_group_waits_for_another_clusters_start_on_its_nodes_and_for_available_memory(cluster):
     cluster.enable()
     cluster.beta.record(planned_bytes=1 << 60)
     lock = cluster.beta.start_lock("embed")
@@ -436,7 +436,7 @@ def test_a_group_waits_while_another_cluster_starts_on_one_of_its_nodes_and_unti
     cluster.serves()
 
 
-def test_a_guard_that_starts_its_group_has_the_start_lock_of_every_node(cluster):
+def test_a_guard_holds_the_start_lock_of_every_node_while_it_starts_its_group(cluster):
     cluster.enable()
     cluster.control.touch()  # so that it does not answer
     cluster.boot()
@@ -448,7 +448,7 @@ def test_a_guard_that_starts_its_group_has_the_start_lock_of_every_node(cluster)
     eventually(lambda: not any(common.is_locked(str(node.state / "start.lock")) for node in cluster.nodes))
 
 
-def test_an_operator_finds_the_lease_of_a_guard_on_every_node_and_takes_it_when_it_ends(cluster):
+def test_an_operator_finds_a_guards_lease_on_every_node_and_takes_it_when_released(cluster):
     cluster.enable()
     cluster.control.touch()  # so that it starts, and does not answer
     cluster.boot()
@@ -461,7 +461,7 @@ def test_an_operator_finds_the_lease_of_a_guard_on_every_node_and_takes_it_when_
     cluster.control.unlink()
     cluster.serves()
     eventually(lambda: not any(common.is_locked(str(node.directory / "lease.lock")) for node in cluster.nodes))
-    # A guard's own leases are no operator's.
+    # Leases of guards do not count as an operator's.
     assert [own_rank.OwnRank(str(node.enabled)).ask("hello")["leases"] for node in cluster.nodes] == [0, 0]
 
 
@@ -474,7 +474,7 @@ def test_the_lease_on_a_peer_ends_with_the_heads_guard(cluster):
     eventually(lambda: not common.is_locked(str(cluster.beta.directory / "lease.lock")))
 
 
-def test_a_guard_ends_when_it_is_disabled_and_leaves_its_ranks(cluster):
+def test_a_disabled_guard_ends_and_leaves_its_ranks_running(cluster):
     cluster.enable()
     cluster.boot()
     cluster.serves()
@@ -489,13 +489,13 @@ def test_a_guard_ends_when_it_is_disabled_and_leaves_its_ranks(cluster):
 
 
 def dialled(cluster, token=TOKEN, name="beta"):
-    """A connection to the guard of beta, of one who comes from the address of alpha."""
+    """A connection to the guard of beta, from the address of alpha."""
     secret = group_guard.secret(token, name)
     return wire.dial(ADDRESSES["beta"], cluster.port, secret, ADDRESSES["alpha"], 5)
 
 
 def peer_of(cluster, address):
-    """The guard of beta, as that of alpha knows it."""
+    """The guard of beta, as seen by the guard of alpha."""
     return group_guard.Peer("beta", address, cluster.port, TOKEN, ADDRESSES["alpha"])
 
 
@@ -507,7 +507,7 @@ def listens(cluster):
 
 
 def test_a_forged_hello_starts_nothing(cluster):
-    """Of one without the token, or with what is proved to another node; silent ones and garbage delay nobody."""
+    """Without the token, or with a proof for another node; silent ones and garbage delay no other."""
     cluster.enable()
     cluster.beta.boot()
     eventually(lambda: listens(cluster))
@@ -523,7 +523,7 @@ def test_a_forged_hello_starts_nothing(cluster):
     assert common.read_json(str(cluster.beta.directory / "lease.json"))["epoch"] == 3
 
 
-def test_what_was_said_once_cannot_be_repeated(cluster):
+def test_a_message_between_guards_cannot_be_replayed(cluster):
     cluster.enable()
     cluster.beta.boot()
     eventually(lambda: listens(cluster))
@@ -531,7 +531,7 @@ def test_what_was_said_once_cannot_be_repeated(cluster):
         sent = []
 
         def relay():
-            """One who passes on what alpha's guard sends, and hears it."""
+            """A relay that forwards and records what alpha's guard sends."""
             with server.accept()[0] as caller, socket.create_connection((ADDRESSES["beta"], cluster.port), 5) as to:
                 caller.sendall(to.recv(1 << 16))
                 while data := caller.recv(1 << 16):
@@ -555,7 +555,7 @@ def test_what_was_said_once_cannot_be_repeated(cluster):
     assert common.read_json(str(cluster.beta.directory / "lease.json"))["granted"] is False
 
 
-def test_only_who_took_the_lease_starts_or_stops(cluster):
+def test_only_the_holder_of_the_lease_starts_or_stops(cluster):
     cluster.enable()
     cluster.beta.boot()
     eventually(lambda: listens(cluster))
@@ -580,13 +580,13 @@ def report(**changes):
     return {"release": 1, "leases": 0, "ranks": {"a": "running"}, "why": None, "busy": False, **changes}
 
 
-def test_a_node_that_has_a_reason_to_wait_is_heard_before_one_that_is_silent():
+def test_a_node_with_a_reason_to_wait_precedes_a_silent_one():
     found = {"alpha": report(), "beta": report(why="ann is changing the cluster")}
     assert problem(found, {"gamma": "gamma: no answer"}) == "ann is changing the cluster"
     assert problem({"alpha": report()}, {"gamma": "gamma: no answer"}) == "gamma: no answer"
 
 
 @pytest.mark.parametrize("what", ["release", "leases"])
-def test_nothing_starts_where_the_nodes_differ(what):
+def test_nothing_starts_if_the_nodes_have_different_releases(what):
     differ = {"alpha": report(**{what: 1}), "beta": report(**{what: 2})}
     assert "the nodes are out of sync (alpha: " in problem(differ, {})

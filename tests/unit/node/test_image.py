@@ -1,4 +1,4 @@
-"""Inspection of an image: once, within a limit, and with the reason where it fails."""
+"""Inspection of an image: once, within a limit, and with a reason if it fails."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def request(tmp_path: Path) -> dict[str, Any]:
 
 
 def spark(make_machine: Any, outcomes: list[tuple[int, str] | Unreadable], config: dict[str, Any] | None = None) -> Any:
-    """A machine whose ``docker run`` gives ``outcomes`` one after the other; files are the real ones."""
+    """A machine whose ``docker run`` gives ``outcomes`` one after the other; files are real."""
     machine = make_machine({"docker": {f"/images/{ID}/json": {"Config": config or {}}}})
     machine.root = "/"
     remaining = list(outcomes)
@@ -51,7 +51,7 @@ def spark(make_machine: Any, outcomes: list[tuple[int, str] | Unreadable], confi
     return machine
 
 
-def test_the_command_line_and_the_cached_result(
+def test_the_command_line_and_the_cached_result_of_an_inspection(
     monkeypatch: pytest.MonkeyPatch, make_machine: Any, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(image, "engine", node)
@@ -89,7 +89,7 @@ def test_a_failed_inspection_is_reported_and_not_cached(
     assert not (tmp_path / "state").exists()
 
 
-def test_a_container_that_hangs_is_removed(make_machine: Any, tmp_path: Path) -> None:
+def test_a_hanging_container_is_removed(make_machine: Any, tmp_path: Path) -> None:
     machine = spark(make_machine, [Unreadable("no answer within 60 s: docker")])
     assert image.main(request(tmp_path), machine=machine) == {"unread": "no answer within 60 s: docker"}
     assert machine.ran[-1] == ["docker", "rm", "--force", "--volumes", machine.ran[0][6]]
@@ -106,7 +106,7 @@ def test_a_container_that_hangs_is_removed(make_machine: Any, tmp_path: Path) ->
         ({"Entrypoint": None}, "other"),
     ],
 )
-def test_the_label_says_whether_nvidia_built_the_image_and_no_file_or_variable_of_its_base(
+def test_the_label_decides_whether_nvidia_built_the_image_and_not_files_or_variables_of_its_base(
     monkeypatch: pytest.MonkeyPatch, config: dict[str, Any], family: str
 ) -> None:
     monkeypatch.setattr(image, "engine", node)

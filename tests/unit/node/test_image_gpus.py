@@ -1,4 +1,4 @@
-"""Whether a container of an image has the GPU: what Docker and the toolkit print, and what is made of it."""
+"""Whether a container of an image has the GPU, from the output of Docker and the toolkit."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ MISSING = (
     [
         ((0, LISTED), {"gpus": 1}),
         ((125, REFUSED), {"unread": REQUIRED}),
-        # Docker takes what the toolkit does not find for the program.
+        # Docker treats a file that the toolkit does not find as the program.
         ((127, MISSING), {"unread": "nvidia-container-cli: container error: stat libcuda.so: no such file or directory"}),
         ((127, 'exec: "nvidia-smi": executable file not found in $PATH'), {"gpus": None}),
         ((9, ""), {"unread": "nvidia-smi exit 9"}),
         (Unreadable("docker timed out"), {"unread": "docker timed out"}),
     ],
 )  # fmt: skip
-def test_what_a_container_says(make_machine, outcome, answer):
+def test_output_of_the_container(make_machine, outcome, answer):
     machine = make_machine({})
 
     def run(argv, limit_s=3.0):

@@ -1,4 +1,4 @@
-"""What a node says of the layers of its images, and what it keeps in its record of files."""
+"""The layers of a node's images, and its record of layer files."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def request_of(tmp_path):
     return lambda *layers: {"state_dir": str(tmp_path), "engine": CONTAINERD, "image": {"layers": layers}}
 
 
-def test_of_every_image_the_chain_is_said_once_and_none_of_one_that_is_a_name_alone(tmp_path):
+def test_the_layer_chain_of_every_image_is_reported_once(tmp_path):
     engine = Engine({
         "/images/json": [{"Id": "1", "Created": 1}, {"Id": "2", "Created": 2}, {"Id": "3"}, {"Id": "4"}, {"Id": "5"}],
         "/images/1/json": described(A, B),
@@ -43,7 +43,7 @@ def test_of_every_image_the_chain_is_said_once_and_none_of_one_that_is_a_name_al
     assert image_layers.layers(engine, str(tmp_path), OWN, None) == {"chains": [[A, C], [A, B]], "blobs": []}
 
 
-def test_of_containerds_store_it_is_said_what_was_recorded_of_images_that_are_there_and_whole(request_of, tmp_path):
+def test_for_containerds_store_recorded_layers_of_complete_images_are_listed(request_of, tmp_path):
     request = request_of(A, B)
     image_layers.record(request, "sha256:1", [("1" * 64, 10), ("2" * 64, 20)])
     image_layers.record(request_of(C), "sha256:2", [("3" * 64, 30)])
@@ -61,8 +61,8 @@ def test_of_containerds_store_it_is_said_what_was_recorded_of_images_that_are_th
     assert image_layers.layers(engine, str(tmp_path), untried, None)["blobs"] == []
 
 
-def test_what_an_interrupted_copy_left_counts_as_free_space_for_images_on_its_disk_alone(tmp_path):
-    """Weights do not remove it."""
+def test_leftovers_of_an_interrupted_copy_count_as_free_space_only_for_images_on_their_disk(tmp_path):
+    """Copies of weights do not remove it."""
 
     class Empty(Machine):
         def space(self, path):

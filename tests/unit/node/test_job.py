@@ -1,4 +1,4 @@
-"""Jobs: real processes, which outlive the programs that started them."""
+"""Jobs: real processes that outlive the programs that started them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 
 from sparkcluster.node import common
 
-# Says how often it looked and what it was ordered, until it is ordered to stop; ends a child with itself.
+# Reports its iterations and orders until it is ordered to stop; ends its child on exit.
 PROGRAM = """
 import json, os, subprocess, sys, time
 from sparkcluster.node import common, job, wire
@@ -72,7 +72,7 @@ class World:
         return common.read_json(str(self.directory / "state.json"))
 
     def until(self, condition) -> dict:
-        """What the job says once it is so, and its process."""
+        """The job's output when ``condition`` is true, and its process."""
         limit = time.monotonic() + 60
         while True:
             state = self.state()
@@ -111,8 +111,8 @@ def world(tmp_path):
         os.kill(pid, signal.SIGKILL)
 
 
-def test_a_job_outlives_the_program_that_started_it_and_the_next_one_follows_it(world):
-    """Also that of another cluster."""
+def test_a_job_outlives_the_program_that_started_it_and_the_next_program_follows_it(world):
+    """Also a job of another cluster."""
     first = world.program()
     said = world.until(lambda said: said.get("looks"))
     first.send_signal(signal.SIGKILL)
@@ -127,7 +127,7 @@ def test_a_job_outlives_the_program_that_started_it_and_the_next_one_follows_it(
     assert not world.at_work()
 
 
-def test_who_lost_the_lease_follows_no_longer_and_the_job_goes_on(world):
+def test_after_losing_the_lease_a_program_stops_following_and_the_job_continues(world):
     program = world.program()
     said = world.until(lambda said: said.get("looks"))
     world.grant(7, granted=False)
@@ -135,7 +135,7 @@ def test_who_lost_the_lease_follows_no_longer_and_the_job_goes_on(world):
     world.until(lambda later: later["looks"] > said["looks"] + 50)
 
 
-def test_a_job_that_two_programs_follow_ends_with_the_second_that_cancels_it(world):
+def test_a_job_followed_by_two_programs_ends_when_the_second_cancels_it(world):
     world.grant(3, "beta")
     atlas, beta = world.program(), world.program(3, "beta")
     assert atlas.stdout.readline()
@@ -151,8 +151,8 @@ def test_a_job_that_two_programs_follow_ends_with_the_second_that_cancels_it(wor
     world.until(lambda _: gone(said["pid"]) and gone(said["child"]))
 
 
-def test_a_job_that_was_cancelled_is_waited_for_and_begins_anew(world):
-    """``stage`` right after Ctrl-C."""
+def test_a_cancelled_job_is_waited_for_and_restarted(world):
+    """``stage`` immediately after Ctrl-C."""
     first = world.program()
     said = world.until(lambda said: said.get("looks"))
     (world.directory / "stay").touch()
@@ -170,7 +170,7 @@ def test_a_job_that_was_cancelled_is_waited_for_and_begins_anew(world):
     assert "looks" in last(second)["done"]
 
 
-def test_other_work_in_the_same_place_ends_first(world):
+def test_a_different_job_in_the_same_directory_ends_the_previous_one(world):
     world.program(what="a")
     said = world.until(lambda said: said.get("looks"))
     world.program(what="b")
@@ -179,7 +179,7 @@ def test_other_work_in_the_same_place_ends_first(world):
 
 
 @pytest.mark.parametrize("signalled", [signal.SIGKILL, signal.SIGTERM])
-def test_a_job_that_was_ended_is_named(world, signalled):
+def test_an_ended_job_is_reported(world, signalled):
     program = world.program()
     said = world.until(lambda said: said.get("looks"))
     os.kill(said["pid"], signalled)
@@ -192,7 +192,7 @@ def test_a_job_that_was_ended_is_named(world, signalled):
         assert gone(said["child"])
 
 
-def test_a_job_whose_process_stands_still_is_named_with_what_to_type(world):
+def test_a_paused_job_is_reported_with_the_command_to_type(world):
     program = world.program(stopped_s=0.5)
     pid = world.until(lambda said: said.get("looks"))["pid"]
     os.kill(pid, signal.SIGSTOP)
@@ -200,7 +200,7 @@ def test_a_job_whose_process_stands_still_is_named_with_what_to_type(world):
     os.kill(pid, signal.SIGCONT)
 
 
-def test_lines_of_input_are_orders_and_their_end_is_not_the_jobs(world):
+def test_input_lines_are_orders_and_closing_the_input_does_not_end_the_job(world):
     program = world.program(listen=True)
     for order in ({"from": ["b"], "round": 1}, {"from": ["c"]}):
         program.stdin.write(json.dumps(order) + "\n")

@@ -1,4 +1,4 @@
-"""The launcher as it travels: one file, run by a plain Python, with programs of the image stood in for by scripts."""
+"""The launcher as sent: one file, run by a plain Python, with scripts that imitate programs of the image."""
 
 import contextlib
 import json
@@ -19,7 +19,7 @@ import pytest
 from sparkcluster.hosts.program import standalone
 
 LIMIT_S = 60
-# Not the one that runs the tests: it may have a Ray of its own.
+# Not the Python that runs the tests: it may have Ray installed.
 PYTHON = getattr(sys, "_base_executable", sys.executable)
 
 
@@ -31,7 +31,7 @@ def script(path: Path, text: str) -> str:
 
 
 class Image:
-    """A directory that stands for what a rank finds in its image, and the rank itself."""
+    """A directory that imitates a rank's image, and the rank itself."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -42,7 +42,7 @@ class Image:
             folder.mkdir()
         (self.rank / "entry.py").write_text(standalone("launcher", "vllm"))
         self.prefix: list[str] = []
-        # what the engine was started with
+        # arguments of the engine
         self.seen = root / "seen.json"
         script(
             self.bin / "vllm",
@@ -55,7 +55,7 @@ class Image:
         )
 
     def ray(self, alive: list[list[str]], *, start_code: int = 0) -> None:
-        """A Ray whose nodes come alive as in ``alive``, one list a second."""
+        """A Ray whose nodes become alive as in ``alive``, one list per second."""
         (self.site / "ray").mkdir(exist_ok=True)
         (self.site / "ray" / "__init__.py").write_text(
             textwrap.dedent(
@@ -99,7 +99,7 @@ class Image:
             "carry_over": ["NCCL_IB_HCA"],
             "ptxas": False,
             "ray_path": None,
-            "runtime": "process",  # a container has processes of its own, this machine those of others
+            "runtime": "process",  # a container has a separate process namespace, this machine has other processes
             **more,
         }
 
@@ -141,8 +141,8 @@ def image(tmp_path: Path) -> Image:
     return Image(tmp_path)
 
 
-def test_it_becomes_the_engine(image: Image) -> None:
-    """The engine takes over the launcher's own process, so that its end is the container's."""
+def test_the_launcher_execs_the_engine(image: Image) -> None:
+    """The engine replaces the launcher's process, so its exit is the container's."""
     with image.start(image.document()) as process:
         output = process.communicate(timeout=LIMIT_S)[0].splitlines()
         assert process.returncode == 0
@@ -165,7 +165,7 @@ def test_setup_lines_run_in_order_before_the_engine(image: Image) -> None:
     ]
 
 
-def test_weights_that_the_user_of_the_container_cannot_read_are_named(image: Image) -> None:
+def test_weights_unreadable_for_the_containers_user_are_reported(image: Image) -> None:
     folder = image.root / "hf" / "hub" / "models--owner--model"
     snapshot, blobs = folder / "snapshots" / "0123abc", folder / "blobs"
     for each in (snapshot, blobs, folder / "refs"):
@@ -192,7 +192,7 @@ def test_weights_that_the_user_of_the_container_cannot_read_are_named(image: Ima
 
 
 def test_a_head_waits_for_every_member_by_its_address(image: Image) -> None:
-    """Two nodes are alive from the start, but one of them is a stranger: the count alone would go on."""
+    """Two nodes are alive from the start, but one of them is foreign: counting alone would proceed."""
     image.ray([["127.0.0.1", "10.0.0.99"], ["127.0.0.1", "10.0.0.99"], ["127.0.0.1", "10.0.0.99", "10.0.0.2"]])
     code, output = image.run(image.ray_document(members=["127.0.0.1", "10.0.0.2"]))
     told = [line for line in output if "bind" not in line]
@@ -209,7 +209,7 @@ def test_a_head_waits_for_every_member_by_its_address(image: Image) -> None:
     assert image.engine["env"]["RAY_ADDRESS"] == "127.0.0.1:6379"
 
 
-def test_a_member_that_never_comes_is_named(image: Image) -> None:
+def test_a_member_that_does_not_join_is_reported(image: Image) -> None:
     image.ray([["127.0.0.1"]])
     code, output = image.run(image.ray_document(members=["127.0.0.1", "10.0.0.2"], join_timeout_s=2))
     assert code == 4
@@ -217,14 +217,14 @@ def test_a_member_that_never_comes_is_named(image: Image) -> None:
     assert not image.seen.exists()
 
 
-def test_a_ray_that_does_not_start_is_shown(image: Image) -> None:
+def test_output_of_a_ray_that_fails_to_start_is_shown(image: Image) -> None:
     image.ray([[]], start_code=1)
     code, output = image.run(image.ray_document())
     assert code == 5
     assert "[sparkcluster] error: ray start exited with 1: ray says something" in output
 
 
-def test_a_token_is_asked_for_and_never_told(image: Image) -> None:
+def test_a_token_is_required_and_never_printed(image: Image) -> None:
     image.ray([["127.0.0.1"]])
     document = image.ray_document()
     document["ray"]["token"] = True
@@ -239,7 +239,7 @@ def test_a_token_is_asked_for_and_never_told(image: Image) -> None:
     assert "RAY_AUTH_TOKEN" in output[-1]
 
 
-def test_a_worker_joins_once_the_head_answers_and_runs_ray(image: Image) -> None:
+def test_a_worker_joins_when_the_head_answers_and_runs_ray(image: Image) -> None:
     image.ray([[]])
     with socket.socket() as head:
         head.bind(("127.0.0.1", 0))
@@ -293,8 +293,8 @@ waits("ray", 0)
 
 
 @contextlib.contextmanager
-def orderly(image: Image, *, stubborn: bool = False) -> Iterator[tuple[subprocess.Popen[str], dict[str, int]]]:
-    """A worker whose Ray has started a process of the engine and an agent of its own, and these three by name."""
+def shutdown_order(image: Image, *, stubborn: bool = False) -> Iterator[tuple[subprocess.Popen[str], dict[str, int]]]:
+    """A worker whose Ray has started an engine process and an agent, and their names."""
     image.ray([[]])
     script(image.bin / "ray", f"#!{PYTHON}\n{ORDERLY}")
     pids: dict[str, int] = {}
@@ -319,21 +319,21 @@ def orderly(image: Image, *, stubborn: bool = False) -> Iterator[tuple[subproces
         process.communicate()
 
 
-def test_a_worker_that_is_asked_to_stop_ends_the_engine_before_ray(image: Image) -> None:
-    """Ray kills the engine's processes after one second; they hold the GPU's memory, and need longer to release it."""
-    with orderly(image) as (process, _):
+def test_a_worker_told_to_stop_ends_the_engine_before_ray(image: Image) -> None:
+    """Ray kills the engine's processes after one second; they hold GPU memory, and need longer to release it."""
+    with shutdown_order(image) as (process, _):
         process.send_signal(signal.SIGTERM)
         assert process.wait(LIMIT_S) == 143
     assert (image.root / "events").read_text().split()[:2] == ["worker", "ray"]
 
 
-def test_a_worker_ends_as_its_ray_does(image: Image) -> None:
-    with orderly(image) as (process, pids):
+def test_a_worker_exits_with_its_ray(image: Image) -> None:
+    with shutdown_order(image) as (process, pids):
         os.kill(pids["ray"], signal.SIGKILL)
         assert process.wait(LIMIT_S) == 128 + signal.SIGKILL
 
 
-def test_the_sockets_of_rays_workers_are_confined_to_their_own_node(image: Image) -> None:
+def test_the_sockets_of_rays_workers_are_confined_to_their_node(image: Image) -> None:
     """A raylet removes LD_PRELOAD from its workers, and vLLM copies the head's variables to them."""
     image.ray([["127.0.0.1", "127.0.0.2"]])
     code, output = image.run(image.ray_document(members=["127.0.0.1", "127.0.0.2"]))
@@ -345,7 +345,7 @@ def test_the_sockets_of_rays_workers_are_confined_to_their_own_node(image: Image
 
 
 @pytest.mark.parametrize(("token", "code"), [(False, 5), (True, 0)])
-def test_ray_without_a_token_is_not_started_where_its_sockets_cannot_be_confined(
+def test_ray_without_a_token_is_not_started_if_its_sockets_cannot_be_confined(
     image: Image, token: bool, code: int
 ) -> None:
     image.ray([["127.0.0.1", "127.0.0.2"]])
@@ -361,7 +361,7 @@ def test_ray_without_a_token_is_not_started_where_its_sockets_cannot_be_confined
         assert output[-1] == f"[sparkcluster] error: Ray has no token and would listen on all addresses: {missing}"
 
 
-def test_a_ray_without_token_ends_where_its_sockets_cannot_be_looked_for() -> None:
+def test_ray_without_a_token_ends_if_its_sockets_cannot_be_listed() -> None:
     program = (
         "import time; from sparkcluster.node import launcher; launcher.wildcards = None; "
         "launcher.watch_sockets({'executor': 'ray', 'ray': {}}, 'mark'); time.sleep(60)"
@@ -385,7 +385,7 @@ time.sleep(600)
 
 
 @pytest.mark.parametrize("token", [False, True])
-def test_a_socket_on_all_addresses_ends_a_ray_without_token_and_is_reported_with_one(image: Image, token: bool) -> None:
+def test_a_socket_on_all_addresses_ends_ray_without_a_token_and_is_reported_with_one(image: Image, token: bool) -> None:
     image.ray([["127.0.0.1", "127.0.0.2"]])
     script(image.bin / "vllm", f"#!{PYTHON}\n{RAW}")
     document = image.ray_document(members=["127.0.0.1", "127.0.0.2"], runtime="process")

@@ -16,7 +16,7 @@ from sparkcluster.node.machine import Machine
 
 
 class Holder:
-    """One lease program and what it says."""
+    """One lease program and its output."""
 
     def __init__(self, state, operator, ttl_s=15.0, **more):
         request = {"state_dir": str(state), "cluster": "atlas", "operator": operator, "operation": "up", "ttl_s": ttl_s}
@@ -66,7 +66,7 @@ def hold(state):
 
 @pytest.fixture
 def change(state):
-    """Tries a change under an epoch, by the agent as on a node."""
+    """Attempts a change under an epoch, by the agent as on a node."""
 
     def do(epoch):
         path = state / f"changed-{epoch}"
@@ -91,7 +91,7 @@ def test_epochs_increase_and_outlive_their_holders(hold):
     assert bob.first == {"epoch": 1}
 
 
-def test_the_second_operator_learns_the_holder(hold):
+def test_the_second_operator_gets_the_name_of_the_holder(hold):
     ann = hold("ann@desk (pid 7)")
     taken = hold("bob").first["held"]
     assert (taken["operator"], taken["operation"], taken["epoch"]) == ("ann@desk (pid 7)", "up", 0)
@@ -101,7 +101,7 @@ def test_the_second_operator_learns_the_holder(hold):
     assert abs(held["since"] - time.time()) < 60
 
 
-def test_the_lease_lasts_as_long_as_heartbeats_come(hold, change):
+def test_the_lease_lasts_while_heartbeats_arrive(hold, change):
     ann = hold("ann", ttl_s=3)
     ann.grant(1)
     for _ in range(35):
@@ -113,7 +113,7 @@ def test_the_lease_lasts_as_long_as_heartbeats_come(hold, change):
     assert hold("bob").first == {"epoch": 1}
 
 
-def test_the_lease_is_released_at_once_when_the_connection_ends(hold, change):
+def test_the_lease_is_released_immediately_when_the_connection_ends(hold, change):
     ann = hold("ann", ttl_s=600)
     ann.grant(1)
     ann.stream._in.close()
@@ -154,7 +154,7 @@ def refused(state, text):
 
 @pytest.mark.skipif(os.getuid() != 0, reason="needs root to make a directory of another user")
 @pytest.mark.parametrize("theirs", ["directory", "link", "target of a link"])
-def test_a_state_directory_of_another_user_is_not_used(state, tmp_path, theirs):
+def test_a_state_directory_of_another_user_is_rejected(state, tmp_path, theirs):
     (state / "clusters" / "atlas").mkdir(parents=True, mode=0o700)
     if theirs != "directory":
         state.rename(tmp_path / "moved")
@@ -165,7 +165,7 @@ def test_a_state_directory_of_another_user_is_not_used(state, tmp_path, theirs):
 
 @pytest.mark.skipif(os.getuid() != 0, reason="needs root to make a directory of another group")
 @pytest.mark.parametrize(("mode", "group"), [(0o777, -1), (0o770, 4321)])
-def test_a_state_directory_that_others_can_write_to_is_not_used(state, mode, group):
+def test_a_state_directory_writable_by_others_is_rejected(state, mode, group):
     state.mkdir(exist_ok=True)
     os.chown(state, -1, group)
     state.chmod(mode)

@@ -1,4 +1,4 @@
-"""The machine itself: its addresses, the Docker engine's socket, and the reasons of failures."""
+"""The machine module: addresses, the Docker engine's socket, and reasons of failures."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from sparkcluster.node.machine import Machine, Unreadable
 
 @pytest.fixture
 def short_dir() -> Iterator[Path]:
-    """A directory whose path leaves room for a socket's name (108 bytes)."""
+    """A directory whose path leaves space for a socket's name (108 bytes)."""
     with tempfile.TemporaryDirectory(dir="/tmp") as path:
         yield Path(path)
 
 
 def serve(path: Path, answers: list[bytes | None]) -> threading.Thread:
-    """An engine on ``path`` that gives each answer once; None is a connection without one."""
+    """An engine on ``path`` that sends each answer once; None closes the connection."""
     path.parent.mkdir(parents=True)
     listening = socket.socket(socket.AF_UNIX)
     listening.bind(str(path))
@@ -37,7 +37,7 @@ def serve(path: Path, answers: list[bytes | None]) -> threading.Thread:
                 with connection:
                     connection.recv(4096)
                     if answer is None:
-                        # held until the client has given up
+                        # kept open until the client has given up
                         connection.recv(1)
                     else:
                         connection.sendall(answer)
@@ -88,5 +88,5 @@ def test_listening_sockets_are_named_with_their_processes() -> None:
     assert all(each["process"] for each in found.values())
 
 
-def test_addresses_are_those_of_every_interface() -> None:
+def test_addresses_of_all_interfaces_are_read() -> None:
     assert "127.0.0.1/8" in Machine().addresses()["lo"]

@@ -1,4 +1,4 @@
-"""The memory of a node around a rank: what is watched until it returns, what is named, and what leaves the page cache."""
+"""The memory of a node: waiting for its release, reporting leftovers, and dropping the page cache."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ GIB = 2**30
 
 
 class Node:
-    """A node whose memory and /dev/shm a test sets; its clock moves with every pause."""
+    """A node with memory and /dev/shm set by a test; its clock advances with every pause."""
 
     def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.root, self.now = root, 0.0
@@ -50,7 +50,7 @@ def node(tmp_path, monkeypatch):
     return Node(tmp_path, monkeypatch)
 
 
-def test_memory_is_waited_for_as_long_as_it_comes_back(node):
+def test_memory_is_waited_for_while_it_increases(node):
     node.free(110)
     rank = node.start()
     node.free(20)
@@ -59,7 +59,7 @@ def test_memory_is_waited_for_as_long_as_it_comes_back(node):
     assert (found["missing_bytes"], found["waited_s"]) == (0, 30)
 
 
-def test_memory_that_does_not_come_back_is_told_after_ten_seconds_without_a_rise(node):
+def test_memory_that_is_not_released_is_reported_after_ten_seconds_without_a_rise(node):
     node.free(110)
     rank = node.start()
     node.free(20)
@@ -69,14 +69,14 @@ def test_memory_that_does_not_come_back_is_told_after_ten_seconds_without_a_rise
     assert found["waited_s"] == 2 + 10
 
 
-def test_memory_that_other_programs_took_meanwhile_is_theirs(node):
+def test_memory_taken_by_other_programs_during_the_wait_is_attributed_to_them(node):
     node.free(110, anonymous=4)
     rank = node.start()
     node.free(70, anonymous=44)
     assert node.after(rank)["missing_bytes"] == 0
 
 
-def test_what_a_rank_left_in_dev_shm_is_named_with_its_size(node):
+def test_leftovers_of_a_rank_in_dev_shm_are_reported_with_their_size(node):
     (node.shm / "psm_old").write_bytes(bytes(2 << 20))
     node.free(110)
     rank = node.start()
@@ -96,7 +96,7 @@ def test_what_a_rank_left_in_dev_shm_is_named_with_its_size(node):
 
 
 def resident(path: Path) -> int:
-    """Bytes of a file that are in the page cache."""
+    """Bytes of a file in the page cache."""
     with path.open("r+b") as file, mmap.mmap(file.fileno(), 0) as mapped:
         pages = (len(mapped) + mmap.PAGESIZE - 1) // mmap.PAGESIZE
         vector = (ctypes.c_ubyte * pages)()
@@ -109,7 +109,7 @@ def resident(path: Path) -> int:
 
 @pytest.fixture
 def weights(tmp_path):
-    """A repository of the hub's cache: a link in the snapshot, the content in a blob; all of it in the page cache."""
+    """A repository of the hub's cache: a link in the snapshot, the content in a blob; completely in the page cache."""
     (tmp_path / "hub" / "blobs").mkdir(parents=True)
     (tmp_path / "hub" / "snapshots").mkdir()
     blob = tmp_path / "hub" / "blobs" / "1"
@@ -138,8 +138,8 @@ def test_weights_leave_the_page_cache_before_a_start_that_needs_the_memory(weigh
     assert answer["free_bytes"] > 0
 
 
-def test_the_container_that_drops_an_image_has_no_capability_and_no_network_and_may_only_read(tmp_path, monkeypatch):
-    """With DAC_READ_SEARCH it could read any file of the node, by open_by_handle_at."""
+def test_the_container_that_drops_the_page_cache_is_read_only_without_capabilities_or_network(tmp_path, monkeypatch):
+    """With DAC_READ_SEARCH it could read any file of the node, through open_by_handle_at."""
     (tmp_path / "docker").write_text(f'#!/bin/sh\nprintf "%s\\n" "$@" > {tmp_path}/told\n')
     (tmp_path / "docker").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")

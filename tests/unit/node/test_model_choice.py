@@ -14,7 +14,7 @@ def shards(count: int, stem: str = "model", suffix: str = "safetensors") -> list
     return [f"{stem}-{place:05}-of-{count:05}.{suffix}" for place in range(1, count + 1)]
 
 
-# By layout: the files, those of the index, the playbook's choice, what is left out.
+# By layout: the files, files of the index, the playbook's choice, omitted files.
 LAYOUTS = {
     "gpt-oss-120b": (
         [*CODE, INDEX, *shards(15), *(f"original/{name}" for name in ("config.json", "dtypes.json", *shards(7))),
@@ -65,13 +65,13 @@ LAYOUTS = {
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_only_what_the_engine_reads_is_chosen(layout: str) -> None:
+def test_only_files_that_the_engine_reads_are_chosen(layout: str) -> None:
     names, listed, choice, left_out = LAYOUTS[layout]
     assert sorted({*names}.difference(chosen(names, listed, {"include": [], "exclude": [], **choice}))) == left_out
 
 
-def test_without_a_choice_every_file_is_taken() -> None:
-    """Ray's files are copied as weights are."""
+def test_by_default_every_file_is_chosen() -> None:
+    """Ray's files are copied like weights."""
     assert chosen(["original/x.pth", "a"], [], None) == ["a", "original/x.pth"]
 
 
@@ -84,12 +84,12 @@ def test_without_a_choice_every_file_is_taken() -> None:
         (["model.safetensors", "model-1-of-3.safetensors", "data-00001-of-00003.json"], {}, []),
     ],
 )  # fmt: skip
-def test_a_numbered_file_says_how_many_there_are(names: list[str], choice: dict, series: list[str]) -> None:
+def test_a_numbered_file_gives_the_number_of_parts(names: list[str], choice: dict, series: list[str]) -> None:
     assert series_of(names, choice) == series
 
 
 @pytest.mark.parametrize("other", ["pytorch_model-00001-of-00002.bin", "original/m-00001-of-00002.safetensors"])
-def test_a_part_of_weights_that_are_not_served_makes_nothing_incomplete(other: str) -> None:
+def test_missing_parts_of_unserved_weights_make_nothing_incomplete(other: str) -> None:
     choice = {"format": "safetensors"}
     assert series_of(chosen(["config.json", "model.safetensors", other], (), choice), choice) == []
     assert series_of(chosen(["config.json", shards(2)[1], other], (), choice), choice) == shards(2)

@@ -1,4 +1,4 @@
-"""What is read of ranks and engines on a node: secrets are redacted, and every wait has a limit."""
+"""Observations of ranks and engines on a node: secrets are redacted, and every wait has a limit."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ REQUEST: dict[str, Any] = {
 
 
 class Node(Machine):
-    """A machine whose files, programs and Docker engine a test describes."""
+    """A machine with files, programs and a Docker engine that a test describes."""
 
     def __init__(self, root: str = "/nowhere", *, smi: Any = (0, "96, 24.30, 2405\n"), docker: Any = None) -> None:
         super().__init__(root)
@@ -78,7 +78,7 @@ def test_the_gpu_is_read_while_docker_does_not_answer():
 
 @pytest.fixture
 def engine():
-    """An engine whose counters move with every reading."""
+    """An engine whose counters change with every reading."""
 
     class Handler(BaseHTTPRequestHandler):
         made = 0
@@ -92,7 +92,7 @@ def engine():
             self.wfile.write(body)
 
         def log_message(self, *_: object) -> None:
-            """Nothing."""
+            """Log nothing."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -130,7 +130,7 @@ def containers(tmp_path, port: int, state_dir: str = "/state") -> dict[str, Any]
     }
 
 
-def test_a_container_that_cannot_be_inspected_hides_no_other():
+def test_a_container_that_cannot_be_inspected_does_not_hide_others():
     listed = [
         {"Id": name, "Names": ["/" + name], "Labels": {"a": "b"}, "ImageID": "sha256:aa", "State": state}
         for name, state in (("broken", "dead"), ("whole", "running"))
@@ -153,14 +153,14 @@ def test_a_container_that_cannot_be_inspected_hides_no_other():
     ]
 
 
-def test_a_victim_whose_log_driver_keeps_nothing_still_has_a_reason(tmp_path):
+def test_a_victim_without_a_stored_log_has_a_reason(tmp_path):
     document = containers(tmp_path, 1)["/containers/c1/json"]
     document["State"] |= {"Status": "exited", "ExitCode": shared.VICTIM, "Pid": 0}
     rank = ranks.container(Node(docker={"/containers/c1/json": document}), "c1")
     assert (rank["exit_code"], rank["error"]) == (shared.VICTIM, "killed to protect the machine")
 
 
-def test_what_moves_is_read_twice_and_the_launcher_only_as_far_as_it_matters(tmp_path, engine, monkeypatch):
+def test_counters_are_read_twice_and_the_launchers_log_only_as_far_as_needed(tmp_path, engine, monkeypatch):
     monkeypatch.setattr(observe, "container_log", lambda *_: ["first line"])
     monkeypatch.setattr(observe, "gpu_inside", lambda _: "GPU 0: NVIDIA GB10")
     seen = Observation.model_validate(
@@ -171,19 +171,19 @@ def test_what_moves_is_read_twice_and_the_launcher_only_as_far_as_it_matters(tmp
     assert (rank.name, rank.state, rank.exit_code, rank.restarts) == ("pair-3-alpha", "running", None, 2)
     assert rank.lines == ("first line",)
     assert "setup" not in rank.launcher
-    assert rank.launcher["secrets"] == KEYED  # by which an `up` that goes on with these ranks records its key
+    assert rank.launcher["secrets"] == KEYED  # with which an `up` that continues with these ranks records its key
     assert isinstance(seen.counters, tuple)
     assert seen.counters[0].generated < seen.counters[1].generated
     assert seen.health == 200
     assert seen.ray is None
 
 
-def test_ranks_of_another_state_directory_are_another_clusters(tmp_path, engine):
+def test_ranks_of_another_state_directory_belong_to_another_cluster(tmp_path, engine):
     document = observe.observe(REQUEST, Node(docker=containers(tmp_path, engine, "/elsewhere")), lambda _: None)
     assert document["ranks"] == []
 
 
-def test_of_a_long_log_the_first_and_the_last_lines_are_read(tmp_path):
+def test_the_first_and_last_lines_of_a_long_log_are_read(tmp_path):
     rank = {"rank_dir": str(tmp_path), "name": "r"}
     (tmp_path / "log").write_text("".join(f"line {number}\n" for number in range(500)))
     read = observe.log(Node(), rank, {**REQUEST, "runtime": "process"})

@@ -1,4 +1,4 @@
-"""What the launcher does to a rank's surroundings: the assembler, the carry-over file, the paths."""
+"""Preparations by the launcher: the assembler, the carry-over file, the paths."""
 
 import stat
 from pathlib import Path
@@ -8,7 +8,7 @@ import pytest
 from sparkcluster.node import prepare
 
 GOOD = "#!/bin/sh\nexit 0\n"
-# As the ptxas of CUDA 12.8 says of a GB10.
+# The message of CUDA 12.8's ptxas on a GB10.
 OLD = "#!/bin/sh\necho \"ptxas fatal   : Value 'sm_121a' is not defined for option 'gpu-name'\" >&2\nexit 1\n"
 
 
@@ -21,7 +21,7 @@ def program(path: Path, text: str) -> Path:
 
 @pytest.fixture
 def cuda(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The only CUDA of this machine."""
+    """The only CUDA installation of this machine."""
     monkeypatch.setattr(prepare, "CUDA_PTXAS", str(tmp_path / "no-cuda-here" / "ptxas"))
     return program(tmp_path / "cuda" / "bin" / "ptxas", GOOD)
 
@@ -37,7 +37,7 @@ def triton(root: Path, version: str) -> Path:
     ("version", "name"),
     [("3.5.1", "ptxas"), ("3.10.0+git1", "ptxas-blackwell")],
 )
-def test_the_link_has_the_name_that_this_triton_runs(tmp_path: Path, cuda: Path, version: str, name: str) -> None:
+def test_the_link_has_the_name_that_triton_uses(tmp_path: Path, cuda: Path, version: str, name: str) -> None:
     folder = triton(tmp_path, version)
     env = {"PATH": str(cuda.parent)}
     prepare.place_ptxas(str(folder), env, in_place=True)
@@ -47,7 +47,7 @@ def test_the_link_has_the_name_that_this_triton_runs(tmp_path: Path, cuda: Path,
     assert env == {"PATH": str(cuda.parent)}
 
 
-def test_an_assembler_that_knows_the_gb10_is_left_alone(tmp_path: Path, cuda: Path) -> None:
+def test_an_assembler_with_gb10_support_is_unchanged(tmp_path: Path, cuda: Path) -> None:
     folder = triton(tmp_path, "3.6.0")
     own = program(folder / "backends" / "nvidia" / "bin" / "ptxas-blackwell", GOOD)
     said = prepare.place_ptxas(str(folder), {"PATH": str(cuda.parent)}, in_place=True)
@@ -55,14 +55,14 @@ def test_an_assembler_that_knows_the_gb10_is_left_alone(tmp_path: Path, cuda: Pa
     assert not own.is_symlink()
 
 
-def test_an_assembler_that_does_not_know_the_gb10_is_replaced(tmp_path: Path, cuda: Path) -> None:
+def test_an_assembler_without_gb10_support_is_replaced(tmp_path: Path, cuda: Path) -> None:
     folder = triton(tmp_path, "3.5.0")
     own = program(folder / "backends" / "nvidia" / "bin" / "ptxas", OLD)
     prepare.place_ptxas(str(folder), {"PATH": str(cuda.parent)}, in_place=True)
     assert own.resolve() == cuda
 
 
-def test_no_assembler_anywhere_is_said(tmp_path: Path, cuda: Path) -> None:
+def test_a_missing_assembler_is_reported(tmp_path: Path, cuda: Path) -> None:
     folder = str(triton(tmp_path, "3.6.0"))
     assert prepare.place_ptxas(folder, {"PATH": str(tmp_path)}, in_place=True).startswith("missing: ")
     old = program(tmp_path / "old" / "ptxas", OLD)
@@ -70,8 +70,8 @@ def test_no_assembler_anywhere_is_said(tmp_path: Path, cuda: Path) -> None:
     assert "does not support sm_121a either" in said
 
 
-def test_a_module_is_found_without_being_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """triton takes seconds to import and may fail where there is no driver."""
+def test_a_module_is_located_without_an_import(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """triton takes seconds to import and may fail without a driver."""
     package = tmp_path / "sparkfake"
     package.mkdir()
     (package / "__init__.py").write_text("raise RuntimeError('imported')\n")
@@ -84,7 +84,7 @@ def test_a_module_is_found_without_being_imported(tmp_path: Path, monkeypatch: p
 # ------------------------------------------------------------------------------------------- the model's files
 
 
-def test_the_link_leads_to_the_snapshot_that_a_branch_stands_for(tmp_path: Path) -> None:
+def test_the_link_points_to_the_snapshot_of_a_branch(tmp_path: Path) -> None:
     folder = tmp_path / "hub" / "models--owner--model"
     (folder / "refs").mkdir(parents=True)
     (folder / "refs" / "main").write_text("0123abc\n")

@@ -1,4 +1,4 @@
-"""The probe as a whole: it travels, it never fails as a whole, and it never waits longer than its limit."""
+"""The complete probe: it runs from a bundle, never fails as a whole, and never exceeds its time limit."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ REQUEST = {
 }
 
 
-def test_it_travels_and_answers_facts_of_this_machine() -> None:
+def test_the_probe_runs_from_its_bundle_and_returns_facts_of_this_machine() -> None:
     argv, stdin = command("probe", {**REQUEST, "model": {"id": "a/b", "revision": None, "path": None}})
     done = subprocess.run(argv, input=stdin, capture_output=True, check=False, timeout=60)
     assert done.returncode == 0, done.stderr.decode()
@@ -50,7 +50,7 @@ def test_an_old_python_is_refused_in_one_sentence(monkeypatch: pytest.MonkeyPatc
         exec(boot["start"], {"boot": boot, "sys": sys, "json": json})
 
 
-def test_a_crashing_reader_affects_only_its_own_reading(make_machine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_crashing_reader_loses_only_its_reading(make_machine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def crash(_machine: Machine) -> None:
         raise ZeroDivisionError("never seen before")
 
@@ -62,8 +62,8 @@ def test_a_crashing_reader_affects_only_its_own_reading(make_machine: Any, monke
     assert facts.docker.version == "29.1.3"  # type: ignore[union-attr]
 
 
-def test_every_reading_may_fail_and_facts_remain(make_machine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever is unread still makes a document of the right shape."""
+def test_every_reading_may_fail_without_losing_the_others(make_machine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A document with any unread part has the right shape."""
 
     def refuse(*_: Any, **__: Any) -> Any:
         raise Unreadable("permission denied: /x")
@@ -88,7 +88,7 @@ def test_a_hanging_reading_is_abandoned(make_machine: Any, monkeypatch: pytest.M
     assert facts.weights == Unread(unread="no answer within 0.2 s")
 
 
-def test_a_lease_with_a_holder_is_reported_and_not_taken(make_machine: Any) -> None:
+def test_a_held_lease_is_reported_and_not_taken(make_machine: Any) -> None:
     machine = make_machine("serving")
     state_dir = "/home/nvidia/.local/state/sparkcluster"
     path = Path(machine.at(state_dir)) / "clusters/pair/lease.lock"
@@ -102,13 +102,13 @@ def test_a_lease_with_a_holder_is_reported_and_not_taken(make_machine: Any) -> N
     assert storage.lease(machine, state_dir, "unknown") is None
 
 
-def test_the_lease_of_staging_is_read_beside_the_other(make_machine: Any) -> None:
+def test_the_staging_lease_is_read_in_addition_to_the_cluster_lease(make_machine: Any) -> None:
     machine = make_machine({"files": {"state/clusters/pair/staging.json": {"epoch": 2, "operator": "ann"}}})
     assert storage.lease(machine, "/state", "pair") is None
     assert storage.lease(machine, "/state", "pair", "staging") == {"epoch": 2, "held": False, "operator": "ann"}
 
 
-def test_what_a_node_has_of_another_cluster_is_read_with_its_release(make_machine: Any) -> None:
+def test_ranks_of_another_cluster_are_read_with_their_release(make_machine: Any) -> None:
     lease = {"epoch": 2, "operator": "ann"}
     machine = make_machine({"files": {"state/clusters/other/lease.json": lease}})
     answer = probe.main({**REQUEST, "state_dir": "/state", "also": [{"cluster": "other"}]}, machine=machine)
@@ -121,8 +121,8 @@ TEXT = st.text(max_size=200)
 
 
 @given(TEXT)
-def test_parsers_of_files_refuse_with_a_reason_or_answer(text: str) -> None:
-    """No text that a kernel, an OEM or a driver prints makes a traceback."""
+def test_file_parsers_return_a_value_or_a_reason(text: str) -> None:
+    """No text printed by a kernel, an OEM or a driver causes a traceback."""
     for parser in (system.os_release, system.dgx_release, system.meminfo):
         parser(text)
     with contextlib.suppress(Unreadable):

@@ -1,4 +1,4 @@
-"""What the Docker CLI adds to a pull by the engine's API, and what the engine says of how far it is."""
+"""What the Docker CLI adds to a pull by the engine's API, and the progress that the engine reports."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ HUB = "https://index.docker.io/v1/"
         ("hub:5000/vllm:v1@sha256:aa", "hub:5000/vllm", "sha256:aa"),
     ],
 )
-def test_one_tag_or_digest_is_pulled(reference, name, tag):
-    """Without a tag, the API pulls all of a repository."""
+def test_only_one_tag_or_digest_is_pulled(reference, name, tag):
+    """Without a tag, the API pulls all images of a repository."""
     assert pull.pull_path(reference) == f"/images/create?fromImage={name}&tag={tag}"
 
 
@@ -47,7 +47,7 @@ def header(reference, config):
         ("ghcr.io/a/b", {"auths": {"ghcr.io": {"identitytoken": "t"}}}, {"identitytoken": "t", "serveraddress": "ghcr.io"}),
     ],
 )  # fmt: skip
-def test_logins_of_config_json(reference, config, login):
+def test_logins_in_docker_config_json(reference, config, login):
     assert header(reference, config) == login
 
 
@@ -59,12 +59,12 @@ def test_logins_of_config_json(reference, config, login):
          {"Username": "<token>", "Secret": "t"}, {"identitytoken": "t"}),
     ],
 )  # fmt: skip
-def test_logins_of_credential_helpers(config, asked, found, login, monkeypatch):
+def test_logins_from_credential_helpers(config, asked, found, login, monkeypatch):
     monkeypatch.setattr(pull, "ask_helper", lambda *each: found if each == asked else {})
     assert header("ghcr.io/a/b", config) == {**login, "serveraddress": "ghcr.io"}
 
 
-def test_a_helper_is_asked_as_docker_asks_it(tmp_path, monkeypatch):
+def test_a_credential_helper_is_called_as_docker_calls_it(tmp_path, monkeypatch):
     helper = tmp_path / "docker-credential-test"
     helper.write_text('#!/bin/sh\n[ "$1" = get ] && printf \'{"Username": "%s", "Secret": "s"}\' "$(cat)"\n')
     helper.chmod(0o755)
@@ -74,8 +74,8 @@ def test_a_helper_is_asked_as_docker_asks_it(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in GOLDEN.glob("*.jsonl")))
-def test_recorded_streams_lose_no_byte_and_end_whole(name):
-    """Of Docker 26.1 and 28.5, by overlay2 and by containerd's image store; one was cut, and resumed."""
+def test_recorded_streams_lose_no_byte_and_end_complete(name):
+    """Of Docker 26.1 and 28.5, with overlay2 and containerd's image store; one was interrupted and resumed."""
     layers: pull.Layers = {}
     found = [pull.count(layers, json.loads(line)) for line in (GOLDEN / f"{name}.jsonl").read_text().splitlines()]
     done = [each["bytes"] for each in found]

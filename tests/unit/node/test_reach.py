@@ -1,4 +1,4 @@
-"""The parts of the program by which nodes reach each other, and what all programs between nodes may be written in."""
+"""The program by which nodes test each other, and the Python syntax of all node-to-node programs."""
 
 from __future__ import annotations
 
@@ -9,6 +9,6 @@ from sparkcluster.hosts.program import source
 from sparkcluster.node import reach
 
 
-def test_all_programs_are_written_in_what_an_old_python_understands():
+def test_all_programs_parse_with_an_old_python():
     for path in Path(reach.__file__).parent.glob("*.py"):
         ast.parse(source(path.stem), feature_version=(3, 10))

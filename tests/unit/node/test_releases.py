@@ -1,4 +1,4 @@
-"""What a node keeps of a release to go back to: the image by a tag, the secrets by a file, both for a time."""
+"""What a node keeps of a release for a rollback: the image by a tag, the secrets in a file, both for a limited time."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Node:
         return str(path)
 
     def record(self, number, image=None, secrets=None, *, release=None, **step):
-        """The answer to the step that records release ``number``, of a rank with ``image`` and ``secrets``."""
+        """The answer to the step that records release ``number``, with a rank's ``image`` and ``secrets``."""
         release = release or number
         env_file = None if secrets is None else self.secrets(release, secrets)
         rank = {"release": release, "image": image, "env_file": env_file}
@@ -90,7 +90,7 @@ def node(tmp_path, monkeypatch):
         yield one
 
 
-def test_image_and_secrets_of_a_release_are_kept_for_this_user_alone(node):
+def test_image_and_secrets_of_a_release_are_kept_for_this_user_only(node):
     assert node.record(7, A, "KEY=one\n") == {"results": [{}]}
     assert (node.docker / "tags").read_text() == f"sparkcluster/atlas:000007 {A}\n"
     assert node.kept == {7: "KEY=one\n"}
@@ -109,7 +109,7 @@ def test_releases_of_the_three_newest_images_are_kept(node):
     assert len(node.read["records"]) == 7
 
 
-def test_what_belongs_to_no_record_goes(node, monkeypatch):
+def test_files_without_a_record_are_removed(node, monkeypatch):
     for number in (1, 2, 3):
         node.record(number, A, f"KEY={number}\n")
     (node.releases / "000001.json").unlink()
@@ -120,7 +120,7 @@ def test_what_belongs_to_no_record_goes(node, monkeypatch):
     assert not list(node.releases.glob(".partial-*"))
 
 
-def test_no_image_of_another_name_is_touched(node):
+def test_images_with_other_names_are_not_removed(node):
     others = ["sparkcluster/atlas:latest", "sparkcluster/atlas:07", "other/atlas:000001", "sparkcluster/atlas-2:000001"]
     others += ["sparkcluster/atlas:<none>", "registry/sparkcluster/atlas:000001"]
     (node.docker / "others").write_text("".join(f"{name} {E}\n" for name in others))
@@ -130,12 +130,12 @@ def test_no_image_of_another_name_is_touched(node):
     assert node.read["images"] == {"000002": B, "000003": C, "000004": D}
 
 
-def test_a_release_is_not_recorded_where_its_image_cannot_be_kept(node):
+def test_a_release_is_not_recorded_if_its_image_cannot_be_kept(node):
     assert node.record(7, "sha256:gone")["failed"] == {"step": "record", "message": "Error: No such image: sha256:gone"}
     assert not (node.releases / "000007.json").exists()
 
 
-def test_no_other_file_of_the_user_is_kept_as_secrets(node, tmp_path):
+def test_only_files_with_secrets_are_kept_as_secrets(node, tmp_path):
     key = tmp_path / ".ssh" / "id_ed25519"
     key.parent.mkdir()
     key.write_text("private")
@@ -153,12 +153,12 @@ def test_no_other_file_of_the_user_is_kept_as_secrets(node, tmp_path):
     [
         ("KEY=one\nRAY=r=1\n", ["KEY", "RAY"], {"KEY": "two"}, "KEY=two\nRAY=r=1\n"),  # the key of today
         (None, ["KEY"], {"KEY": "two"}, "KEY=two\n"),  # and nothing else
-        ("KEY=one\nRAY=r\n", ["RAY"], {}, "RAY=r\n"),  # there is none today
+        ("KEY=one\nRAY=r\n", ["RAY"], {}, "RAY=r\n"),  # there is no secret now
         ("RAY=r\n", ["KEY", "RAY"], {}, "the secrets of release 7 are gone"),
         (None, ["KEY", "RAY"], {"KEY": "two"}, "the secrets of release 7 are gone"),
     ],
 )
-def test_a_rank_that_is_started_again_gets_the_secrets_that_its_plan_names(node, kept, names, values, written):
+def test_a_restarted_rank_gets_the_secrets_of_its_plan(node, kept, names, values, written):
     node.record(7, A, kept)
     path = node.cluster / "ranks/x/secrets.env"
     answer = node.change({"do": "restore-secrets", "number": 7, "path": str(path), "names": names, "values": values})
@@ -172,7 +172,7 @@ def test_a_rank_that_is_started_again_gets_the_secrets_that_its_plan_names(node,
 KEY = {"number": 7, "names": ["KEY"], "values": {}}
 
 
-def test_secrets_come_back_to_no_other_place_and_through_no_link(node, tmp_path):
+def test_secrets_are_restored_only_to_their_place_and_not_through_links(node, tmp_path):
     node.record(7, A, "KEY=one\n")
     other = tmp_path / "authorized_keys"
     other.write_text("ours")
@@ -187,7 +187,7 @@ def test_secrets_come_back_to_no_other_place_and_through_no_link(node, tmp_path)
     assert (node.cluster / "link").read_text() == "KEY=one\n"
 
 
-def test_images_that_cannot_be_listed_are_not_taken_for_none(node, monkeypatch):
+def test_an_unreadable_list_of_images_is_not_treated_as_empty(node, monkeypatch):
     node.record(7, A)
     request = {"state_dir": str(node.state), "cluster": "atlas"}
     assert releases.main({**request, "runtime": "process"}, None)["images"] is None

@@ -1,4 +1,4 @@
-"""Root's files are changed by a container, without sudo."""
+"""Files of root are changed by a container, without sudo."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ AS_ROOT = [
     "--security-opt", "no-new-privileges", "--log-driver", "none", "--cap-drop", "ALL", "--cap-add", "CHOWN",
     "--cap-add", "DAC_OVERRIDE", "--cap-add", "FOWNER",
 ]  # fmt: skip
-# ``docker`` as a program: what it was told goes to ``told``; a container's program runs here.
+# ``docker`` as a program: its arguments go to ``told``; a container's program runs here.
 PROGRAM = """#!{python}
 import json, os, subprocess, sys
 folder, name = os.path.split(sys.argv[0])
@@ -38,7 +38,7 @@ root_only = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give fil
 
 @pytest.fixture
 def ran(tmp_path, monkeypatch):
-    """What ``docker`` was told; ``fail`` makes it fail, ``after`` is what an image does of itself."""
+    """Arguments of ``docker``; ``fail`` makes it fail, ``after`` is the effect of an image."""
 
     class Ran:
         folder = tmp_path / "bin"
@@ -63,7 +63,7 @@ def ran(tmp_path, monkeypatch):
 
 @pytest.fixture
 def denied(monkeypatch, ran):
-    """``rmtree`` may not remove what is another user's before a container has run."""
+    """``rmtree`` cannot remove another user's files before a container has run."""
     real = repair.shutil.rmtree
 
     def rmtree(path):
@@ -74,7 +74,7 @@ def denied(monkeypatch, ran):
     monkeypatch.setattr(repair.shutil, "rmtree", rmtree)
 
 
-def test_a_directory_of_another_user_is_taken_in_a_container_that_sees_it_alone(tmp_path, ran, denied):
+def test_a_directory_of_another_user_is_taken_over_in_a_container_that_sees_only_it(tmp_path, ran, denied):
     tree = tmp_path / "caches" / "vllm"
     (tree / "deep").mkdir(parents=True)
     (tree / "deep" / "file").touch()
@@ -89,7 +89,7 @@ def test_a_directory_of_another_user_is_taken_in_a_container_that_sees_it_alone(
 
 
 @pytest.mark.parametrize("image", [None, "sha256:1"])
-def test_without_a_container_the_text_has_the_command(tmp_path, ran, denied, image):
+def test_without_a_container_the_message_has_the_command(tmp_path, ran, denied, image):
     (tmp_path / "it's" / "deep").mkdir(parents=True)
     ran.fail()
     with pytest.raises(repair.Failed, match="on that node: sudo rm -rf --one-file-system -- ") as failed:
@@ -98,7 +98,7 @@ def test_without_a_container_the_text_has_the_command(tmp_path, ran, denied, ima
 
 
 @root_only
-def test_what_is_roots_in_a_repository_becomes_the_users_and_nothing_else(tmp_path, ran, monkeypatch):
+def test_files_of_root_in_a_repository_become_the_users_and_no_others(tmp_path, ran, monkeypatch):
     folder = tmp_path / "hub" / "models--a--m"
     (folder / "blobs").mkdir(parents=True)
     outside = tmp_path / "outside"
@@ -125,8 +125,8 @@ def test_what_is_roots_in_a_repository_becomes_the_users_and_nothing_else(tmp_pa
 
 
 @pytest.mark.parametrize("link", ["hub/models--a--m", "hub/.locks/models--a--m", "hub/.locks", "hub"])
-def test_a_link_in_place_of_a_repository_or_above_it_is_not_followed_by_root(tmp_path, ran, link):
-    """A container may have left it: root would give its target away."""
+def test_root_follows_no_link_in_place_of_a_repository_or_a_parent_directory(tmp_path, ran, link):
+    """A container may have left it: root would change the owner of its target."""
     elsewhere = tmp_path / "elsewhere"
     (elsewhere / "models--a--m").mkdir(parents=True)
     place = tmp_path / "hf" / link
@@ -137,7 +137,7 @@ def test_a_link_in_place_of_a_repository_or_above_it_is_not_followed_by_root(tmp
     assert not (ran.folder / "told").exists()
 
 
-def test_a_container_that_takes_too_long_is_removed(tmp_path, ran):
+def test_a_container_that_times_out_is_removed(tmp_path, ran):
     """Docker's client is killed; that alone would leave the container."""
     ran.after("exec sleep 60")
     with pytest.raises(repair.Failed, match="docker run timed out after 1 s"):
@@ -148,15 +148,15 @@ def test_a_container_that_takes_too_long_is_removed(tmp_path, ran):
     assert all(remove[4] in each for each in run)
 
 
-def test_no_container_has_a_capability_that_reads_files_of_the_node():
+def test_no_container_has_a_capability_to_read_files_of_the_node():
     """CVE-2015-3627: open_by_handle_at."""
     assert "DAC_READ_SEARCH" not in docker.as_root(repair._CAPABILITIES)
     assert "--cap-add" not in docker.as_root()
 
 
 @pytest.mark.parametrize("above", ["data", "/"])
-def test_a_cache_that_is_missing_is_named_itself_and_nothing_above_it(make_machine, monkeypatch, above):
-    """Not "/": sudo chown -R of that would be the end of the node."""
+def test_a_missing_cache_directory_is_named_and_not_its_parent(make_machine, monkeypatch, above):
+    """Not "/": sudo chown -R on that would destroy the node."""
     machine = make_machine("founders-p1")
     folder = Path(machine.at("/" if above == "/" else "/data"))
     folder.mkdir(parents=True, exist_ok=True)

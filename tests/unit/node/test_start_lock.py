@@ -1,4 +1,4 @@
-"""The start lock of a node: one cluster at a time, and the next one once memory is stable."""
+"""The start lock of a node: one cluster at a time, and the next one when memory is stable."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ GIB = 1 << 30
 
 @pytest.fixture
 def state(tmp_path):
-    # its parents may be anybody's: what counts is the directory itself
+    # its parents may belong to any user: only the directory itself counts
     tmp_path.chmod(0o777)
     return tmp_path / "state"
 
@@ -35,7 +35,7 @@ def starter(state):
         holder.stream.close()
 
 
-def test_of_two_clusters_the_second_learns_who_starts_and_gets_the_lock_once_that_was_killed(state, starter):
+def test_of_two_clusters_the_second_gets_the_name_of_the_first_and_the_lock_when_the_first_is_killed(state, starter):
     first = starter("atlas")
     assert first.grant(1) == {"granted": 1}
     held = starter("embed").first["held"]
@@ -51,7 +51,7 @@ def test_of_two_clusters_the_second_learns_who_starts_and_gets_the_lock_once_tha
 
 
 class Clock:
-    """Time that passes with every pause, and memory that is ``free`` by then."""
+    """Time that advances with every pause, and memory that is ``free`` by then."""
 
     def __init__(self, monkeypatch, free):
         self.now = 0.0
@@ -66,7 +66,7 @@ class Clock:
         return self.now
 
 
-def test_beside_another_clusters_ranks_memory_has_to_be_stable_for_five_seconds(state, monkeypatch):
+def test_with_ranks_of_another_cluster_memory_must_be_stable_for_five_seconds(state, monkeypatch):
     for rank, file in (("atlas-gateway/ranks/gateway", "config.json"), ("embed/ranks/embed-1", "launcher.json")):
         (state / "clusters" / rank).mkdir(parents=True)
         if file == "launcher.json":  # a gateway takes no memory that changes

@@ -1,4 +1,4 @@
-"""The survey: it travels, reads what is there, and asks root in one call."""
+"""The survey: it runs from a bundle, reads the machine, and uses root in a single call."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def surveyed(machine: Any, **request: Any) -> Survey:
 
 @pytest.fixture
 def spark(make_machine: Any, tmp_path: Path) -> Any:
-    """A Spark with port 1 cabled, on which ping and ip answer; its user is that of this test."""
+    """A Spark with port 1 cabled, with working ping and ip; its user is the user of this test."""
 
     def make(**changes: Any) -> Any:
         from tests.unit.node.conftest import load_case, merged
@@ -58,7 +58,7 @@ def entry(dev: str, mac: str, dst: str = "fe80::1", state: str = "REACHABLE") ->
 # ------------------------------------------------------------------------------------------------- as a whole
 
 
-def test_it_travels_and_surveys_this_machine() -> None:
+def test_the_survey_runs_from_its_bundle_on_this_machine() -> None:
     request = {**REQUEST, "files": ["/etc/hostname", "/proc/sys/vm/swappiness"], "packages": ["no-such-package"]}
     argv, stdin = command("survey", request)
     done = subprocess.run(argv, input=stdin, capture_output=True, check=False, timeout=60)
@@ -84,7 +84,7 @@ exec "$@"
 
 @pytest.fixture
 def programs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """A directory of programs: sudo, which asks for no password, and Docker with a rank."""
+    """A directory of programs: sudo without a password, and Docker with a rank."""
     for name, text in (("sudo", SUDO), ("docker", "#!/bin/sh\necho 'rank of-another-user'\n")):
         path = tmp_path / "bin" / name
         path.parent.mkdir(exist_ok=True)
@@ -96,7 +96,7 @@ def programs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 
 class User(Machine):
-    """This machine, as a user with this ID sees it."""
+    """This machine, as seen by a user with this ID."""
 
     def __init__(self, uid: int) -> None:
         super().__init__()
@@ -107,7 +107,7 @@ class User(Machine):
 
 
 @pytest.mark.parametrize(("uid", "sudo"), [(0, "root"), (1000, "free")])
-def test_files_as_they_are_and_ranks_are_read_in_one_call(programs: Path, uid: int, sudo: str) -> None:
+def test_current_files_and_ranks_are_read_in_one_call(programs: Path, uid: int, sudo: str) -> None:
     folder = programs.parent / "a 'dir\""
     folder.mkdir()
     (folder / "40-cx7.yaml").write_text("$(touch x): {}\n")
@@ -133,7 +133,7 @@ def test_files_as_they_are_and_ranks_are_read_in_one_call(programs: Path, uid: i
 
 @root_only
 def test_an_ordinary_user_without_sudo_gets_a_survey(tmp_path: Path) -> None:
-    """All of it for real: another user, whose sudo asks for a password or is not there."""
+    """Without imitations: another user, whose sudo requires a password or is missing."""
     argv, stdin = command("survey", {**REQUEST, "files": ["/etc/shadow"]})
     if not Path("/usr/bin/python3").exists():
         pytest.skip("there is no /usr/bin/python3 that another user may run")
@@ -150,7 +150,7 @@ def test_an_ordinary_user_without_sudo_gets_a_survey(tmp_path: Path) -> None:
 LINE = "7\t1763690000.5\tme@laptop\tnetplan\tfile\t/etc/netplan/40-cx7.yaml\tabsent\t" + "ab" * 32
 
 
-def test_both_journals_are_read(spark: Any) -> None:
+def test_the_journals_of_root_and_login_are_both_read(spark: Any) -> None:
     machine = spark()
     for folder, text in (
         ("var/lib/sparkcluster/setup", f"{LINE}\n"),
@@ -169,7 +169,7 @@ def test_both_journals_are_read(spark: Any) -> None:
 # --------------------------------------------------------------------------------------------------- settings
 
 
-def test_settings_of_the_machine(spark: Any) -> None:
+def test_system_settings_of_the_machine(spark: Any) -> None:
     machine = spark(
         programs={
             "dpkg-query": {
@@ -214,13 +214,13 @@ def test_files_of_root_in_the_cache_are_counted(tmp_path: Path) -> None:
 # ------------------------------------------------------------------------------------------------- neighbours
 
 
-def test_neighbours_are_those_on_cabled_ports_that_answered(spark: Any) -> None:
+def test_neighbours_are_machines_that_answered_on_cabled_ports(spark: Any) -> None:
     table = [
         entry("enp1s0f1np1", "aa:bb:cc:00:00:01"),
         entry("enp1s0f1np1", "AA:BB:CC:00:00:02", state="STALE"),
         entry("enp1s0f1np1", "aa:bb:cc:00:00:01", "192.168.177.12"),
         entry("enp1s0f1np1", "aa:bb:cc:00:00:03", state="FAILED"),
-        entry("enp1s0f1np1", "4c:bb:47:2a:65:37"),  # its own other twin
+        entry("enp1s0f1np1", "4c:bb:47:2a:65:37"),  # the other twin of the same port
         entry("enP7s7", "aa:bb:cc:00:00:04"),
         entry("enp1s0f0np0", "aa:bb:cc:00:00:05"),
         {"dst": "192.168.177.13", "dev": "enp1s0f1np1", "state": ["INCOMPLETE"]},

@@ -17,11 +17,13 @@ from sparkcluster.node import storage, system
         ({"etc/ufw/ufw.conf": 'ENABLED = "yes"\n'}, "ufw"),
     ],
 )
-def test_a_firewall_is_named_only_when_it_is_on(make_machine: Any, files: dict[str, str], expected: str | None) -> None:
+def test_a_firewall_is_reported_only_when_enabled(
+    make_machine: Any, files: dict[str, str], expected: str | None
+) -> None:
     assert system.firewall(make_machine({"files": files})) == expected
 
 
-def test_the_kernel_log_is_short_and_names_no_board() -> None:
+def test_the_kernel_log_is_short_and_contains_no_board_names() -> None:
     lines = [f"NVRM: Xid (PCI:000f:01:00): 119, pid={number}" for number in range(500)]
     serial = "NVRM: serial 12345-A and Serial No. ABC42, S/N kept elsewhere"
     kept = system.kernel_lines(["Linux version", *lines, serial])
@@ -32,6 +34,6 @@ def test_the_kernel_log_is_short_and_names_no_board() -> None:
 
 
 @pytest.mark.parametrize("content", ["[]", "{", "null"])
-def test_config_that_makes_no_sense_is_none(make_machine: Any, content: str) -> None:
+def test_an_invalid_config_is_none(make_machine: Any, content: str) -> None:
     machine = make_machine({"files": {"m/config.json": content}})
     assert storage.config(machine, "/m", {"config.json": len(content)}) is None

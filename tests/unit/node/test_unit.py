@@ -26,7 +26,7 @@ def test_systemd_accepts_the_unit(tmp_path):
         env={**os.environ, "XDG_RUNTIME_DIR": str(tmp_path)},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert str(path) not in done.stderr  # what is said of other units of this machine is not ours
+    assert str(path) not in done.stderr  # messages about other units of this machine are ignored
     assert NAME not in done.stderr
 
 
@@ -89,7 +89,7 @@ START = {
 }  # fmt: skip
 
 
-def test_enable_needs_the_release_that_this_node_has_recorded(node):
+def test_enable_requires_the_release_recorded_on_this_node(node):
     assert "release 3" in node(enable(3))["failed"]["message"]
     node(recorded(3))  # by an older version
     assert "failed" in node(enable(3))
@@ -101,7 +101,7 @@ def test_enable_needs_the_release_that_this_node_has_recorded(node):
     assert (node.enabled / "config.json").stat().st_mode & 0o777 == 0o600
 
 
-def test_the_door_is_installed_where_no_release_is_and_removed_again(node):
+def test_the_gateways_socket_is_installed_without_a_release_and_removed_afterwards(node):
     step = enable(0)
     del step["number"]
     assert node(step)["results"][0]["command"][-1] == str(node.enabled)
@@ -110,12 +110,12 @@ def test_the_door_is_installed_where_no_release_is_and_removed_again(node):
     assert not node.enabled.exists()
 
 
-def test_a_record_says_what_starts_and_the_next_one_of_another_group_keeps_it(node):
+def test_a_record_stores_the_start_and_a_record_without_one_keeps_it(node):
     node(recorded(3, start=START), enable(3), {"do": "stay-down"})
     start = json.loads((node.cluster / "start.json").read_text())
     assert (start["steps"], start["number"], start["epoch"]) == (STEPS, 3, 7)
     assert (node.enabled / "stopped").exists()
-    node(recorded(3))  # that is recorded again for going back says nothing of what runs
+    node(recorded(3))  # a record for a rollback target does not change the start
     assert (node.enabled / "stopped").exists()
     node(recorded(4, start={}))
     start = json.loads((node.cluster / "start.json").read_text())

@@ -1,4 +1,4 @@
-"""The archive of Ray on a node: unpacked whole or not at all, only by the hash that was said, and once."""
+"""The archive of Ray on a node: unpacked completely or not at all, once, and only with the expected hash."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sparkcluster.node import unpack
 
 @pytest.fixture
 def unpacked(tmp_path):
-    """Unpacks an archive with files of these names; the directory that appeared."""
+    """Unpacks an archive with files of these names; returns the created directory."""
 
     def make(*names, sha256=None):
         archive = tmp_path / "archives" / "2.60" / "ray.tar.gz"
@@ -32,9 +32,9 @@ def unpacked(tmp_path):
     return make
 
 
-def test_every_user_can_read_what_was_unpacked_and_the_archive_is_removed(unpacked, tmp_path):
+def test_every_user_can_read_unpacked_files_and_the_archive_is_removed(unpacked, tmp_path):
     (tmp_path / "archives/2.60/unpacked").mkdir(parents=True)
-    (tmp_path / "archives/2.60/unpacked/left").touch()  # by one that was killed
+    (tmp_path / "archives/2.60/unpacked/left").touch()  # by a killed run
     before = os.umask(0o077)
     try:
         place = unpacked("./", "./ray/", "./ray/start")
@@ -49,13 +49,13 @@ def test_every_user_can_read_what_was_unpacked_and_the_archive_is_removed(unpack
     assert not list(tmp_path.glob("archives/*"))
 
 
-def test_what_is_there_is_not_changed_since_containers_may_have_it_mounted(unpacked):
+def test_existing_files_are_not_changed_since_containers_may_mount_them(unpacked):
     inode = unpacked("a").stat().st_ino
     again = unpacked("b")
     assert (again.stat().st_ino, (again / "a").exists(), (again / "b").exists()) == (inode, True, False)
 
 
-def test_another_hash_than_the_expected_one_is_refused_and_the_archive_removed(unpacked, tmp_path):
+def test_an_unexpected_hash_is_refused_and_the_archive_removed(unpacked, tmp_path):
     with pytest.raises(OSError, match="is corrupt: its SHA-256 differs"):
         unpacked("a", sha256="0" * 64)
     assert not list(tmp_path.rglob("ray.tar.gz"))

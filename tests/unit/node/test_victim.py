@@ -1,4 +1,4 @@
-"""A rank that shares its node with other models: it ends as its engine does, and before the node's memory does."""
+"""A rank that shares its node with other models: it exits with its engine, and before the node runs out of memory."""
 
 import contextlib
 import os
@@ -26,21 +26,21 @@ ALL, NOTHING = 1 << 60, 1
         ([4.9] * 9, 2, False),
         ([3, *[each / 10 for each in range(30, 50)]], 1, False),  # memory is coming back
         ([4.9, 1.9], 1, False),
-        ([4.9, 1.9, 1.9], 1, True),  # what is left is gone within a second
+        ([4.9, 1.9, 1.9], 1, True),  # remaining processes disappear within a second
     ],
 )
-def test_each_rank_in_the_order_waits_for_those_before_it(below_gib, order, due):
+def test_each_rank_in_the_order_waits_for_earlier_ones(below_gib, order, due):
     assert is_due([int(each * 2**30) for each in below_gib], order) is due
 
 
-def test_a_rank_ends_as_its_engine_does(image: Image) -> None:
+def test_the_victim_wrapper_exits_like_its_engine(image: Image) -> None:
     document = image.document(victim={"order": 0, "floor_bytes": NOTHING})
     assert image.run(document) == (0, ["[sparkcluster] phase=engine vllm", "engine speaks"])
     script(image.bin / "vllm", f"#!{PYTHON}\nraise SystemExit(7)")
     assert image.run(document)[0] == 7
 
 
-def test_a_rank_passes_on_that_it_is_asked_to_stop(image: Image) -> None:
+def test_the_victim_wrapper_forwards_a_stop_request(image: Image) -> None:
     script(
         image.bin / "vllm",
         f"""
@@ -58,8 +58,8 @@ def test_a_rank_passes_on_that_it_is_asked_to_stop(image: Image) -> None:
         assert process.wait(30) == 3
 
 
-def test_below_the_floor_it_kills_what_it_started_says_so_and_has_its_own_exit_code(image: Image) -> None:
-    """Also a daemon in a session of its own, and an engine that heeds no SIGTERM."""
+def test_below_the_floor_the_child_is_killed_with_a_message_and_a_distinct_exit_code(image: Image) -> None:
+    """Also a daemon in a separate session, and an engine that ignores SIGTERM."""
     pids = image.root / "pids"
     script(
         image.bin / "vllm",

@@ -1,4 +1,4 @@
-"""Samples of a node: what does not answer is missing and holds up nothing else."""
+"""Samples of a node: values that cannot be read are missing and delay nothing else."""
 
 from __future__ import annotations
 
@@ -81,14 +81,14 @@ def smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     return make
 
 
-def test_counters_are_summed_over_engines_a_share_is_the_largest_and_old_names_are_known():
+def test_counters_are_summed_over_engines_shares_are_maxima_and_old_names_work():
     read = engine_api.metrics(METRICS, NAMES)
     assert (read["ttft"], read["ttft_sum"]) == ({"0.5": 4.0, "+Inf": 4.0}, 1.25)
     assert (read["hits"], read["queries"], read["kv_cache"], read["itl"]) == (7.0, None, 0.75, {"0.05": 9.0})
     assert engine_api.metrics("", ENGINE.statistics)["ttft"] is None
 
 
-def test_a_sample_has_whole_disks_octets_of_each_hca_and_seconds_of_pressure(machine: Machine):
+def test_a_sample_has_total_disks_bytes_per_hca_and_seconds_of_pressure(machine: Machine):
     found = vitals.sample(machine, {}, 3.0, network.errors(machine))
     assert found["rdma"] == {
         "a": {"sent_bytes": 40, "received_bytes": 20, "errors": {"link_downed": 1, "out_of_sequence": 7}},
@@ -101,7 +101,7 @@ def test_a_sample_has_whole_disks_octets_of_each_hca_and_seconds_of_pressure(mac
     assert observe.traffic(machine) == {"rdma_bytes": {"a": 40, "b": 4}, "socket_bytes": {}, "swapped_pages": 5}
 
 
-def test_a_node_with_none_of_it_still_has_memory(tmp_path: Path):
+def test_a_node_without_these_devices_still_has_memory(tmp_path: Path):
     write(tmp_path, {name: FILES[name] for name in ("proc/meminfo", "proc/vmstat")})
     sample = Sample.model_validate(vitals.sample(Machine(str(tmp_path)), {}, 3.0, {}))
     assert (sample.pressure, sample.disks, sample.rdma, sample.system_w) == (
@@ -112,7 +112,7 @@ def test_a_node_with_none_of_it_still_has_memory(tmp_path: Path):
     )
 
 
-def test_the_power_of_the_spark_is_that_of_a_driver_which_knows_it(machine: Machine):
+def test_the_power_of_the_spark_comes_from_a_driver_that_reports_it(machine: Machine):
     assert vitals.system_w(machine) is None
     write(Path(machine.root), SPBM)
     assert vitals.system_w(machine) == 61.5
@@ -129,7 +129,7 @@ def until(holds: Callable[[], Any]) -> None:
         time.sleep(0.01)
 
 
-def test_a_field_that_is_not_reported_is_null_an_error_is_no_sample_and_it_is_started_again(
+def test_an_unreported_field_is_null_and_after_an_error_nvidia_smi_is_restarted(
     smi: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(vitals, "_RETRY_S", 0.01)
@@ -143,7 +143,7 @@ def test_a_field_that_is_not_reported_is_null_an_error_is_no_sample_and_it_is_st
     assert (seen["utilization_percent"], seen["throttle"], seen["temperature_c"]) == (None, None, 51.0)
 
 
-def test_a_hung_nvidia_smi_is_no_sample(machine: Machine):
+def test_a_hung_nvidia_smi_gives_no_sample(machine: Machine):
     seen = {"power_w": 24.3, "at_s": time.monotonic()}
     assert vitals.sample(machine, seen, 3.0, {})["power_w"] == 24.3
     seen["at_s"] -= 4
@@ -151,7 +151,7 @@ def test_a_hung_nvidia_smi_is_no_sample(machine: Machine):
 
 
 def serve(server: socket.socket, answer: bytes, pause_s: float = 0.0) -> None:
-    """Answer everybody with ``answer``, and then with a byte again and again, until they go."""
+    """Send ``answer`` to every client, and then a byte repeatedly, until they disconnect."""
     while True:
         try:
             connection = server.accept()[0]
@@ -168,7 +168,7 @@ def serve(server: socket.socket, answer: bytes, pause_s: float = 0.0) -> None:
                 continue
 
 
-def test_an_engine_that_hangs_or_never_ends_is_no_sample_and_the_others_are_read(monkeypatch: pytest.MonkeyPatch):
+def test_a_hanging_or_endless_engine_gives_no_sample_and_the_others_are_read(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(engine_api, "LIMIT_S", 0.2)
     body = METRICS.encode()
     whole = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body) + body
@@ -186,7 +186,7 @@ def test_an_engine_that_hangs_or_never_ends_is_no_sample_and_the_others_are_read
         assert (found["good"]["itl"], found.keys()) == ({"0.05": 9.0}, {"good"})
 
 
-def test_nvidia_smi_ends_with_the_program_and_the_program_with_its_input(smi: Any, tmp_path: Path):
+def test_nvidia_smi_ends_with_the_program_and_the_program_when_its_input_closes(smi: Any, tmp_path: Path):
     smi(f"echo $$ > {tmp_path}/pid\necho \"$@\" > {tmp_path}/argv\nwhile :; do echo '{SMI}'; sleep 100; done\n")
     request = {"engines": {}, "every_s": 5}
     with Conversation(LocalHost("alpha"), "vitals", request, silence_s=20) as conversation:

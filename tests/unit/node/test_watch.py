@@ -1,4 +1,4 @@
-"""What the watch program reports of ranks, with a fake Docker engine, and real processes and files."""
+"""Reports of the watch program about ranks, with a fake Docker engine, and real processes and files."""
 
 import http.server
 import json
@@ -22,7 +22,7 @@ LIMIT_S = 60
 
 
 class Engine:
-    """A Docker engine with one container, as its API reports it."""
+    """A Docker engine with one container, as reported by its API."""
 
     def __init__(self) -> None:
         self.state: dict[str, Any] | None = {
@@ -34,7 +34,7 @@ class Engine:
 
 
 def frame(text: bytes, number: int, stream: int = 1) -> bytes:
-    """A piece of a log, logged in its own nanosecond: two lines are never of the same."""
+    """A log frame with a unique nanosecond."""
     text = b"2026-11-21T03:00:01.00000000%dZ " % number + text
     return struct.pack(">BxxxL", stream, len(text)) + text
 
@@ -101,7 +101,7 @@ class WatchProgram:
         self.events.put(None)
 
     def until(self, matches: Callable[[dict[str, Any]], bool]) -> list[dict[str, Any]]:
-        """Events up to and including the first that matches."""
+        """Events up to and including the first match."""
         seen = []
         limit = time.monotonic() + LIMIT_S
         while True:
@@ -116,7 +116,7 @@ class WatchProgram:
         self.process.stdin.close()
         code = self.process.wait(timeout=60)
         assert self.process.stdout is not None
-        self.reader.join(timeout=60)  # what is read must not be closed
+        self.reader.join(timeout=60)  # a pipe that is being read must not be closed
         self.process.stdout.close()
         return code
 
@@ -153,7 +153,7 @@ def docker_request(**more: Any) -> dict[str, Any]:
     return {"ranks": ranks, "tail": 100, "interval_s": 0.4, "follow": True, "from": {}, **more}
 
 
-def test_last_log_lines_come_before_the_exit_of_a_container(
+def test_the_last_log_lines_precede_the_exit_of_a_container(
     engine: tuple[Engine, str], start_watch: Callable[..., WatchProgram]
 ) -> None:
     docker, path = engine
@@ -171,10 +171,10 @@ def test_last_log_lines_come_before_the_exit_of_a_container(
     assert "tail=100" in docker.queries[0]
 
 
-def test_a_log_that_docker_cannot_read_any_further_ends_no_watch(
+def test_a_log_that_docker_cannot_read_further_does_not_end_the_watch(
     engine: tuple[Engine, str], start_watch: Callable[..., WatchProgram]
 ) -> None:
-    """It says so in a piece without a time, of a log that a power loss has damaged."""
+    """It reports so in a frame without a time, for a log damaged by a power loss."""
     docker, path = engine
     program = start_watch(docker_request(), DOCKER_HOST=f"unix://{path}")
     error = b"Error grabbing logs: invalid character"
@@ -220,7 +220,7 @@ def test_a_process_is_followed_to_its_end(tmp_path: Path, start_watch: Callable[
     assert lines(seen) == ["10%", "20%", "end"]
 
 
-def test_a_reused_pid_is_not_the_rank(tmp_path: Path) -> None:
+def test_a_process_with_a_reused_pid_is_not_the_rank(tmp_path: Path) -> None:
     record = {"name": "r0", "pid": os.getpid(), "start_ticks": 1, "labels": {}}
     (tmp_path / "rank.json").write_text(json.dumps(record))
     watching = watch.Watch(docker_request())
@@ -232,16 +232,16 @@ def test_a_reused_pid_is_not_the_rank(tmp_path: Path) -> None:
     assert state(tmp_path / "none")["state"] == "gone"
 
 
-def test_it_ends_when_its_input_closes(start_watch: Callable[..., WatchProgram], tmp_path: Path) -> None:
+def test_the_watch_ends_when_its_input_closes(start_watch: Callable[..., WatchProgram], tmp_path: Path) -> None:
     program = start_watch(docker_request(), DOCKER_HOST=f"unix://{tmp_path}/nobody.sock")
     program.until(lambda event: "states" in event)
     program.close()
 
 
-def test_a_container_is_followed_from_where_its_log_was(
+def test_a_container_log_is_followed_from_its_last_position(
     engine: tuple[Engine, str], start_watch: Callable[..., WatchProgram]
 ) -> None:
-    """The Docker engine gives whole lines of one moment again."""
+    """The Docker engine returns all lines of the same moment a second time."""
     docker, path = engine
     program = start_watch(docker_request(), DOCKER_HOST=f"unix://{path}")
     docker.log.put(frame(b"one\n", 1) + frame(b"50%\r60%\n", 2))
@@ -257,7 +257,7 @@ def test_a_container_is_followed_from_where_its_log_was(
     assert "timestamps=1&follow=1&tail=all&since=1795230001.000000002" in docker.queries[-1]
 
 
-def test_an_engine_that_logs_its_key_does_not_send_it(tmp_path: Path, start_watch: Callable[..., WatchProgram]) -> None:
+def test_a_key_in_an_engines_log_is_not_sent(tmp_path: Path, start_watch: Callable[..., WatchProgram]) -> None:
     """SGLang logs its arguments."""
     (tmp_path / "secrets.env").write_text("KEY=open=sesame\n")
     request, process = process_rank(tmp_path, "read x")
@@ -267,7 +267,9 @@ def test_an_engine_that_logs_its_key_does_not_send_it(tmp_path: Path, start_watc
     assert seen == ["server_args={'api_key': '(removed)'}"]
 
 
-def test_a_log_file_is_followed_from_where_it_was(tmp_path: Path, start_watch: Callable[..., WatchProgram]) -> None:
+def test_a_log_file_is_followed_from_its_last_position(
+    tmp_path: Path, start_watch: Callable[..., WatchProgram]
+) -> None:
     request, process = process_rank(tmp_path, "read x")
     log = tmp_path / "log"
     log.write_bytes(b"one\r\ntwo\nthr")
@@ -283,10 +285,10 @@ def test_a_log_file_is_followed_from_where_it_was(tmp_path: Path, start_watch: C
     process.communicate()
 
 
-def test_logs_that_are_not_followed_are_read_to_their_end(
+def test_logs_without_follow_are_read_to_their_end(
     tmp_path: Path, engine: tuple[Engine, str], start_watch: Callable[..., WatchProgram]
 ) -> None:
-    """Also what does not fit in the queue of lines, and of a rank that runs."""
+    """Also lines that do not fit in the queue, and of a running rank."""
     request, process = process_rank(tmp_path, "read x")
     (tmp_path / "log").write_text("".join(f"{number}\n" for number in range(30_000)) + "cut")
     docker, path = engine
@@ -301,7 +303,7 @@ def test_logs_that_are_not_followed_are_read_to_their_end(
     process.communicate()
 
 
-def test_a_document_has_so_many_lines_that_reading_them_takes_no_time(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_number_of_lines_per_document_is_limited(capsys: pytest.CaptureFixture[str]) -> None:
     watching = watch.Watch(docker_request())
     for _ in range(6000):
         watching.lines.put(("r0", "", "1", None))

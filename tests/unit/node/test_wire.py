@@ -1,4 +1,4 @@
-"""Who connects to a copy or a measurement: both ends prove the token, and nobody else delays or learns anything."""
+"""Connections of a copy or a measurement: both ends prove the token, and others delay or learn nothing."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TOKEN = "0123456789abcdef0123456789abcdef"
 
 @pytest.fixture
 def listening(monkeypatch):
-    """Makes a listener for ``count`` connections in a thread: its port, and a function that returns what it accepted."""
+    """Starts a listener for ``count`` connections in a thread; returns its port, and a function that returns the accepted ones."""
     threads = []
 
     def start(count=1, limit_s=30.0):
@@ -63,7 +63,7 @@ def close(*socks):
         sock.close()
 
 
-def test_silent_connections_do_not_delay_the_one_that_knows_the_token(listening, silent, monkeypatch):
+def test_silent_connections_do_not_delay_one_with_the_token(listening, silent, monkeypatch):
     monkeypatch.setattr(wire, "GREETING_S", 600)
     port, accepted = listening()
     for _ in range(200):
@@ -71,8 +71,8 @@ def test_silent_connections_do_not_delay_the_one_that_knows_the_token(listening,
     close(wire.dial("127.0.0.1", port, TOKEN), *accepted())
 
 
-def test_the_oldest_of_too_many_that_do_not_answer_is_dropped(listening, silent, monkeypatch):
-    """select takes 1024 files."""
+def test_of_too_many_unauthenticated_connections_the_oldest_is_dropped(listening, silent, monkeypatch):
+    """select supports at most 1024 files."""
     monkeypatch.setattr(wire, "_GREETERS", 4)
     monkeypatch.setattr(wire, "GREETING_S", 60)
     port, accepted = listening()
@@ -82,7 +82,7 @@ def test_the_oldest_of_too_many_that_do_not_answer_is_dropped(listening, silent,
     close(wire.dial("127.0.0.1", port, TOKEN), *accepted())
 
 
-def test_connections_that_keep_coming_do_not_delay_it_either(listening):
+def test_a_flood_of_connections_does_not_delay_one_with_the_token(listening):
     port, accepted = listening()
     done = threading.Event()
 
@@ -106,8 +106,8 @@ def test_connections_that_keep_coming_do_not_delay_it_either(listening):
             thread.join(20)
 
 
-def test_a_greeting_has_two_seconds_in_total(listening, silent):
-    """One byte now and then does not extend it."""
+def test_a_handshake_has_two_seconds_in_total(listening, silent):
+    """A byte now and then does not extend it."""
     port, accepted = listening()
     slow = silent(port)
     assert len(slow.recv(100)) == 32
@@ -123,7 +123,7 @@ def test_a_greeting_has_two_seconds_in_total(listening, silent):
 
 
 def relayed(port, silent):
-    """A listener whose connection is passed on to ``port``, and a function that returns what each end sent."""
+    """A listener that forwards its connection to ``port``, and a function that returns what each end sent."""
     listener = socket.create_server(("127.0.0.1", 0))
     seen = [b"", b""]
 
@@ -147,7 +147,7 @@ def relayed(port, silent):
     return listener.getsockname()[1], recorded
 
 
-def test_the_token_is_never_sent_and_what_was_sent_opens_no_second_connection(listening, silent):
+def test_the_token_is_never_sent_and_a_recorded_handshake_opens_no_second_connection(listening, silent):
     port, accepted = listening(count=2)
     outer, recorded = relayed(port, silent)
     wire.dial("127.0.0.1", outer, TOKEN).close()
@@ -163,7 +163,7 @@ def test_the_token_is_never_sent_and_what_was_sent_opens_no_second_connection(li
 
 
 @pytest.mark.parametrize("answer", ["echo", "its own proof", "another token", "short", "long", "nothing"])
-def test_who_does_not_know_the_token_is_not_connected(listening, silent, answer):
+def test_a_peer_without_the_token_is_not_connected(listening, silent, answer):
     port, accepted = listening()
     sock = silent(port)
     nonce = sock.recv(32)
@@ -184,7 +184,7 @@ def test_who_does_not_know_the_token_is_not_connected(listening, silent, answer)
 
 
 def impostor(answer):
-    """A listener that does not know the token: it sends ``answer(what it received)`` after a nonce."""
+    """A listener without the token: it sends ``answer(received)`` after a nonce."""
     listener = socket.create_server(("127.0.0.1", 0))
 
     def run():
@@ -201,6 +201,6 @@ def impostor(answer):
 @pytest.mark.parametrize(
     "answer", [lambda got: got[32:], lambda got: got[:32], lambda got: bytes(32), lambda got: got * 2]
 )
-def test_a_listener_that_reflects_or_guesses_is_found_out(answer):
+def test_a_listener_that_reflects_or_guesses_is_rejected(answer):
     with pytest.raises(wire.Failed, match="another program answers at 127"):
         wire.dial("127.0.0.1", impostor(answer), TOKEN)

@@ -1,4 +1,4 @@
-"""What is planned, piece by piece; whole plans are in test_golden.py."""
+"""Parts of a plan; test_golden.py has complete plans."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def changed(facts: dict[str, Facts], node: str, **update) -> dict[str, Facts]:
 # ------------------------------------------------------------------------------------------------- the hash
 
 
-def test_release_names_containers_and_leaves_the_hash_alone(two, cluster):
+def test_the_release_number_is_in_container_names_and_not_in_the_hash(two, cluster):
     first, ninth = build(cluster(TWO), two()), build(cluster(TWO), two(), release=9)
 
     assert first.hash == ninth.hash
@@ -60,7 +60,7 @@ def test_release_names_containers_and_leaves_the_hash_alone(two, cluster):
     assert ninth.nodes["alpha"].containers[0].labels["io.sparkcluster.plan"] == first.hash
 
 
-def test_of_several_models_on_a_node_the_launcher_gets_its_place_among_the_victims(two, cluster):
+def test_with_several_models_on_a_node_the_launcher_gets_its_position_among_the_victims(two, cluster):
     one = cluster(TWO, playbook={"args": {"gpu-memory-utilization": 0.3}})
     beside = build(dataclasses.replace(one, siblings=("b", "c"), victim=2), two())
 
@@ -70,7 +70,7 @@ def test_of_several_models_on_a_node_the_launcher_gets_its_place_among_the_victi
     assert "victim" not in build(one, two()).nodes["alpha"].containers[0].launcher
 
 
-def test_the_hash_is_over_inputs_never_over_what_changes_by_itself(two, cluster):
+def test_the_hash_covers_inputs_and_nothing_that_changes_automatically(two, cluster):
     facts = two()
     own = facts["beta"]
     later = own.model_copy(
@@ -99,11 +99,11 @@ def test_the_hash_is_over_inputs_never_over_what_changes_by_itself(two, cluster)
         {"caches": []},
     ],
 )
-def test_a_playbook_that_changes_is_another_plan(two, cluster, playbook):
+def test_a_changed_playbook_is_another_plan(two, cluster, playbook):
     assert build(cluster(TWO, playbook=playbook), two()).hash != build(cluster(TWO), two()).hash
 
 
-def test_an_address_a_gid_or_an_image_that_changes_is_another_plan(two, cluster, spark):
+def test_a_changed_address_gid_or_image_is_another_plan(two, cluster, spark):
     facts = two()
     image = facts["beta"].image.model_copy(update={"id": "sha256:" + "ff" * 32})
     moved = spark({PORT_0[0]: "192.168.177.22/24", PORT_0[1]: "192.168.178.12/24"})
@@ -130,14 +130,12 @@ def test_an_address_a_gid_or_an_image_that_changes_is_another_plan(two, cluster,
         (["10.0.0.0/24", "192.168.178.0/24"], None),
     ],
 )
-def test_nccl_takes_one_range_that_holds_every_rail(networks, within):
+def test_nccl_gets_one_range_that_includes_every_rail(networks, within):
     assert environment.address_range(networks) == within
 
 
 @pytest.mark.parametrize(("ready_timeout_s", "limits"), [(3600, ("3600", "3600")), (60.5, ("600", "300"))])
-def test_limits_of_the_engine_follow_ready_timeout_s_and_are_never_shorter_than_its_own(
-    two, cluster, ready_timeout_s, limits
-):
+def test_engine_time_limits_follow_ready_timeout_s_and_are_at_least_the_defaults(two, cluster, ready_timeout_s, limits):
     playbook = {"ready_timeout_s": ready_timeout_s}
     for node in build(cluster(TWO, playbook=playbook), two()).nodes.values():
         assert node.env["VLLM_ENGINE_READY_TIMEOUT_S"] == limits[0]
@@ -155,12 +153,12 @@ def test_limits_of_the_engine_follow_ready_timeout_s_and_are_never_shorter_than_
         ("vllm/vllm-openai:v0.28.0", None),
     ],
 )
-def test_flashinfers_fp4_experts_are_disabled_on_the_images_where_they_return_garbage(two, cluster, image, value):
+def test_flashinfers_fp4_experts_are_disabled_for_images_where_they_return_garbage(two, cluster, image, value):
     made = build(cluster(TWO, playbook={"image": image}), two())
     assert {node.env.get("VLLM_USE_FLASHINFER_MOE_FP4") for node in made.nodes.values()} == {value}
 
 
-def test_a_secret_is_named_and_nowhere_valued(two, cluster):
+def test_a_secret_appears_by_name_and_never_by_value(two, cluster):
     playbook = {"secrets": ["WANDB_KEY"], "env": {"WANDB_KEY": "hf_leaked"}}
     made = build(cluster(TWO, playbook=playbook, api={"key": {"env": "KEY"}}), two())
 
@@ -199,7 +197,7 @@ def test_arguments_become_vllm_flags(value, argv):
         ('/models/a"b', 'type=bind,"source=/models/a""b",target=/m,readonly'),
     ],
 )
-def test_a_mount_says_what_it_means_whatever_the_path(source, shown):
+def test_a_mount_is_escaped_for_any_path(source, shown):
     assert docker_run.bind(source, "/m", read_only=True) == ["--mount", shown]
 
 
@@ -207,8 +205,8 @@ def test_a_mount_says_what_it_means_whatever_the_path(source, shown):
     ("entrypoint", "kept"),
     [(["vllm", "serve"], False), (["/bin/sh", "/opt/nvidia/nvidia_entrypoint.sh"], True), ([], False)],
 )
-def test_nvidias_entrypoint_stays(two, cluster, entrypoint, kept):
-    """Images on an nvidia/cuda base have its files, and older ones of vLLM an entrypoint of their own."""
+def test_nvidias_entrypoint_is_kept(two, cluster, entrypoint, kept):
+    """Images based on nvidia/cuda have its files, and older ones of vLLM a custom entrypoint."""
     facts = two()
     for name, own in facts.items():
         image = own.image.model_copy(update={"entrypoint": tuple(entrypoint)})
@@ -218,7 +216,7 @@ def test_nvidias_entrypoint_stays(two, cluster, entrypoint, kept):
 
 
 @pytest.mark.parametrize("user", ["root", "0:0"])
-def test_for_root_nothing_moves(two, cluster, user):
+def test_as_root_nothing_changes(two, cluster, user):
     changed = {
         name: own.model_copy(update={"image": own.image.model_copy(update={"user": user})})
         for name, own in two().items()
@@ -233,7 +231,7 @@ def test_for_root_nothing_moves(two, cluster, user):
         ("0", "2000", "/root"),
     ],
 )
-def test_the_user_of_the_playbook_is_that_of_the_rank_and_has_caches_of_its_own(two, cluster, user, of_image, home):
+def test_the_playbooks_user_is_the_ranks_user_with_separate_caches(two, cluster, user, of_image, home):
     facts = {
         name: own.model_copy(update={"image": own.image.model_copy(update={"user": of_image})})
         for name, own in two().items()
@@ -248,7 +246,7 @@ def test_the_user_of_the_playbook_is_that_of_the_rank_and_has_caches_of_its_own(
 
 
 @pytest.mark.parametrize("playbook", [{}, {"container": {"cap_add": ["MKNOD"]}}])
-def test_nothing_asks_for_more_than_it_needs(two, cluster, playbook):
+def test_containers_run_with_the_least_privileges(two, cluster, playbook):
     facts = two()
     spec = cluster(TWO, playbook=playbook, permit={"capabilities": ["MKNOD"]})
     argv = build(spec, facts).nodes["alpha"].containers[0].argv
@@ -261,7 +259,7 @@ def test_nothing_asks_for_more_than_it_needs(two, cluster, playbook):
     assert {"--init", "--detach"} <= set(argv)
 
 
-def test_the_plan_names_an_image_that_is_built_by_its_content(two, cluster):
+def test_the_plan_names_a_built_image_by_its_content(two, cluster):
     spec = cluster(TWO, playbook={"build": {"context": "./mod"}})
     first, other = (
         dataclasses.replace(spec, build=playbook_files.Beside("./mod", mark, "mod", ())) for mark in ("aa", "bb")
@@ -288,7 +286,7 @@ QWEN = f"type=bind,source={HUB}/models--Qwen--Qwen3-8B,target={INSIDE}/models--Q
 
 
 def mounts(container) -> list[str]:
-    """What a container sees of the node beside the launcher's files and the caches."""
+    """Mounts of a container, except the launcher's files and the caches."""
     values = [value for word, value in zip(container.argv, container.argv[1:], strict=False) if word == "--mount"]
     return [value for value in values if "/clusters/" not in value and "/caches/" not in value]
 
@@ -308,7 +306,7 @@ def mounts(container) -> list[str]:
         ),
     ],
 )
-def test_a_container_sees_what_it_serves_and_nothing_else_of_the_cache(two, cluster, playbook, seen):
+def test_a_container_mounts_only_the_served_model_of_the_cache(two, cluster, playbook, seen):
     for node in build(cluster(TWO, playbook=playbook), two()).nodes.values():
         assert mounts(node.containers[0]) == seen
 
@@ -325,7 +323,7 @@ def test_a_container_sees_what_it_serves_and_nothing_else_of_the_cache(two, clus
         ("/export/home/bob/hf/hub/models--q--q", None),
     ],
 )
-def test_what_nobody_may_have_is_refused_by_its_other_names(two, cluster, path, reason):
+def test_forbidden_settings_are_refused_under_other_names_too(two, cluster, path, reason):
     home = "/export/home/bob"
     facts = changed(two(), "beta", home=home, hf_home=f"{home}/hf", state_dir=f"{home}/spark/state")
     mount = {"source": path, "target": "/x", "read_only": True}
@@ -357,13 +355,13 @@ def test_what_nobody_may_have_is_refused_by_its_other_names(two, cluster, path, 
         ),
     ],
 )
-def test_a_node_is_told_which_directory_each_source_has_to_be_in(two, cluster, playbook, roots):
+def test_a_node_gets_the_allowed_directory_of_each_source(two, cluster, playbook, roots):
     spec = cluster(TWO, playbook=playbook, permit={"mounts": ["/data", "/data/own", "~/scratch:rw"]})
     for node in build(spec, two()).nodes.values():
         assert node.containers[0].roots == roots
 
 
-def test_what_is_beside_the_playbook_is_mounted_from_where_it_is_copied_to(two, cluster, tmp_path):
+def test_playbook_files_are_mounted_from_the_directory_to_which_they_are_copied(two, cluster, tmp_path):
     (tmp_path / "plugin.py").write_text("x")
     playbook = {"mounts": [{"source": "./plugin.py", "target": "/opt/plugin.py"}]}
     found = playbook_files.read("./plugin.py", tmp_path / "playbook.yaml")
@@ -377,8 +375,8 @@ def test_what_is_beside_the_playbook_is_mounted_from_where_it_is_copied_to(two, 
     assert build(cluster(TWO, playbook=playbook), facts).hash != build(spec, facts).hash
 
 
-def test_a_playbook_loads_nothing_that_another_one_has_compiled(two, cluster):
-    """Not even one of the same name as a bundled one."""
+def test_a_playbook_cannot_load_code_compiled_by_another(two, cluster):
+    """Not even with the same name as a bundled one."""
     (bundled,) = library.bundled()
     specs = [cluster(TWO, playbook={"name": name}) for name in ("qwen", "other")]
     mine = cluster(TWO, playbook={"name": "gpt-oss-20b"})
@@ -391,7 +389,7 @@ def test_a_playbook_loads_nothing_that_another_one_has_compiled(two, cluster):
     assert "/other/gpt-oss-20b/" in caches[-2][0]
 
 
-def test_every_directory_that_is_made_first_is_ours(two, cluster):
+def test_every_created_directory_is_in_the_state_directory(two, cluster):
     container = build(cluster(TWO), two()).nodes["alpha"].containers[0]
 
     assert container.directories[0] == container.rank_dir
@@ -401,13 +399,13 @@ def test_every_directory_that_is_made_first_is_ours(two, cluster):
     }
 
 
-def test_a_node_that_lacks_the_image_is_planned_with_the_id_the_others_have(two, cluster):
+def test_a_node_without_the_image_is_planned_with_the_image_id_of_the_others(two, cluster):
     made = build(cluster(TWO), changed(two(), "beta", image=None))
 
     assert made.nodes["beta"].containers[0].image == made.nodes["alpha"].containers[0].image
 
 
-def test_a_process_takes_the_inventorys_python_before_it_has_been_asked(spark, cluster):
+def test_a_process_uses_the_inventorys_python_before_it_was_probed(spark, cluster):
     runtime = {"kind": "process", "python": "~/venv/bin/python"}
     spec = cluster({"me": "127.0.0.1"}, playbook={"image": None}, runtime=runtime)
 
@@ -419,14 +417,14 @@ def test_a_process_takes_the_inventorys_python_before_it_has_been_asked(spark, c
 # ------------------------------------------------------------------------------------------------- refusals
 
 
-def test_what_cannot_be_run_is_said_with_a_way_out(two, cluster):
+def test_an_impossible_configuration_is_an_error_with_an_alternative(two, cluster):
     playbook = {"args": {"data-parallel-size": 2}, "tensor_parallel": 2}
     with pytest.raises(PlanError, match="needs 4 nodes") as caught:
         build(cluster(TWO, playbook=playbook), two())
     assert caught.value.hint
 
 
-def test_ray_that_is_insisted_on_has_to_be_there(two, cluster):
+def test_ray_is_required_if_the_playbook_asks_for_it(two, cluster):
     facts = two()
     inside = facts["alpha"].image.inside.model_copy(update={"ray_version": None})
     image = facts["alpha"].image.model_copy(update={"inside": inside})
@@ -444,7 +442,7 @@ def test_ray_that_is_insisted_on_has_to_be_there(two, cluster):
     nodes=st.sets(st.from_regex(r"[0-9A-Za-z][0-9A-Za-z.:%_-]{0,252}", fullmatch=True), min_size=2, max_size=2),
     release=st.integers(1, 10**6),
 )
-def test_container_names_are_what_docker_takes_and_never_meet(cluster, nodes, release):
+def test_container_names_are_valid_for_docker_and_unique(cluster, nodes, release):
     names = {container_name(cluster, release, node) for node in nodes}
 
     assert len(names) == 2
@@ -452,7 +450,7 @@ def test_container_names_are_what_docker_takes_and_never_meet(cluster, nodes, re
     assert all(re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]+", name) for name in names)
 
 
-def test_the_environment_of_a_node_is_its_own_and_ray_does_not_carry_it_over(two, cluster):
+def test_the_environment_of_a_node_is_separate_and_ray_does_not_copy_it(two, cluster):
     playbook = {"env": {"NCCL_DEBUG": "WARN", "OMP_NUM_THREADS": "8"}}
     nodes = {"alpha": {"env": {"NCCL_DEBUG": "INFO"}}, "beta": {"env": {"NCCL_NET_GDR_LEVEL": "LOC"}}}
     plan = build(cluster(TWO, playbook=playbook, nodes=nodes), two())
@@ -481,7 +479,7 @@ def test_a_model_has_all_its_names_in_the_api(two, cluster):
 # ----------------------------------------------------------------------------------------------- difference
 
 
-def test_what_changed_is_said_in_lines(two, cluster):
+def test_changes_are_described_in_lines(two, cluster):
     old = build(cluster(TWO), two()).as_json()
     playbook = {"args": {"max-model-len": 4096}, "env": {"NCCL_DEBUG": "INFO"}, "served_name": "q"}
     facts = two(gid=5)

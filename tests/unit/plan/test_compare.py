@@ -1,4 +1,4 @@
-"""What two recorded releases differ in: plan, image, versions, verification and speed."""
+"""Differences between two recorded releases: plan, image, versions, verification and speed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def image(layers, vllm, **more):
 
 
 def released(world, number, **facts):
-    """The record of release ``number`` where every node has ``facts`` too."""
+    """The record of release ``number`` where every node also has ``facts``."""
     for name in world.facts:
         world.change(name, **facts)
     plan = world.plan(number)
@@ -37,7 +37,7 @@ def test_a_release_records_image_versions_and_speed_of_each_group(world):
     assert group["measured"] == {"ttft_s": 0.5, "tokens_per_s": 20.0, "start_s": None}
 
 
-def test_versions_that_changed_on_all_nodes_are_one_line_and_others_name_theirs(world):
+def test_versions_changed_on_all_nodes_are_one_line_and_other_lines_name_the_node(world):
     one = world()
     old = released(one, 1, image=image(["a", "b"], "0.18.0"), driver="580.95.05")
     one.change("beta", driver="580.105.08")
@@ -50,7 +50,7 @@ def test_versions_that_changed_on_all_nodes_are_one_line_and_others_name_theirs(
     assert "vllm 0.19.0 → 0.18.0" in compare(new, old)
 
 
-def test_what_was_written_differently_is_said(world):
+def test_changes_of_the_playbook_are_listed(world):
     one = world()
     old = released(one, 1)
     one.spec = dataclasses.replace(
@@ -67,7 +67,7 @@ def test_what_was_written_differently_is_said(world):
     assert "verify was edited" in lines
 
 
-def test_the_speed_is_what_the_switch_measured_and_not_that_of_two_short_answers(world):
+def test_the_speed_is_measured_during_the_switch_and_not_from_two_short_answers(world):
     one = world()
     old, new = released(one, 1), released(one, 2)
     measured = new.record["groups"]["default"]["measured"]

@@ -1,4 +1,4 @@
-"""The gateway's container and document, whole."""
+"""The gateway's complete container and document."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def document(specs, facts, **more):
     return gateway.config(of_inventory(specs), specs, facts, recorded, **{**known, **more})
 
 
-def test_the_document_has_keys_as_hashes_and_what_is_known_of_each_model(specs, facts):
+def test_the_document_has_hashes_of_keys_and_the_known_data_of_each_model(specs, facts):
     def sha256(value):
         return hashlib.sha256(value.encode()).hexdigest()
 
@@ -98,7 +98,7 @@ def test_the_document_has_keys_as_hashes_and_what_is_known_of_each_model(specs, 
     assert (without["keys"], without["engine_key"]) == ({}, None)
 
 
-def test_the_container_has_its_directory_its_sockets_and_nothing_else(specs, spark):
+def test_the_gateways_container_mounts_only_its_directory_and_sockets(specs, spark):
     facts = on_node(spark, image=image())
     node = gateway.rank(of_inventory(specs()), facts, "pass")
     (container,) = node.containers
@@ -124,7 +124,7 @@ def test_the_container_has_its_directory_its_sockets_and_nothing_else(specs, spa
     assert container.directories == (own, f"{state}/run")
 
 
-def test_only_what_takes_a_restart_changes_the_hash(specs, spark):
+def test_only_changes_that_need_a_restart_change_the_hash(specs, spark):
     def plan(found, name="abc", program="pass"):
         node = gateway.rank(of_inventory(found), on_node(spark, image=image(name)), program)
         return node.containers[0].labels["io.sparkcluster.plan"]
@@ -135,7 +135,7 @@ def test_only_what_takes_a_restart_changes_the_hash(specs, spark):
     assert len({plan(found), plan(found, "def"), plan(found, program="pass\n"), plan(specs(port=9))}) == 4
 
 
-def test_without_containers_it_runs_from_its_directory(specs, spark):
+def test_without_containers_the_gateway_runs_from_its_directory(specs, spark):
     facts = on_node(spark, image=None)
     container = gateway.rank(of_inventory(specs("runtime: {kind: process}\n")), facts, "pass").containers[0]
     files = [f"{container.rank_dir}/{name}" for name in ("gateway.py", "config.json")]

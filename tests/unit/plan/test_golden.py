@@ -1,4 +1,4 @@
-"""Whole plans as files: ``tests/golden/plan/<case>/{inventory.yaml,playbook.yaml,facts.yaml} → plan.yaml``.
+"""Complete plans as files: ``tests/golden/plan/<case>/{inventory.yaml,playbook.yaml,facts.yaml} → plan.yaml``.
 
 ``options.json`` holds arguments of ``plan.build`` that differ from a first ``up``.
 """
@@ -35,5 +35,5 @@ def planned(case: Path) -> dict:
 
 
 @pytest.mark.parametrize("case", golden.cases("plan", "plan.yaml"))
-def test_the_plan_is_the_one_that_was_read_by_eye(case):
+def test_the_plan_matches_its_golden_file(case):
     golden.check(GOLDEN / case / "plan.yaml", planned(GOLDEN / case), base="two-sparks")

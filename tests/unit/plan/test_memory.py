@@ -18,7 +18,7 @@ GIB = 1 << 30
 
 @pytest.fixture
 def plan(spark, cluster):
-    """``plan(args, gib=…)``: what it makes of args, with weights of that size on the nodes; None for none."""
+    """``plan(args, gib=…)``: the resulting args, with weights of that size on the nodes; None for none."""
 
     def do(args, *, gib: int | None = 16, names=("alpha",), config=LLAMA_8B, memory=None, siblings=(), chosen=()):
         files = (WeightFile(name="model.safetensors", size_bytes=(gib or 0) * GIB),)
@@ -51,8 +51,8 @@ def utilization(made):
 AUTO = {"gpu-memory-utilization": "auto", "max-model-len": 32768, "max-num-seqs": 4}
 
 
-def test_auto_is_a_number_that_holds_the_sequences_asked_for(plan):
-    """16 GiB of weights, 4 x 32,768 tokens of 128 KiB: 16 GiB; and what a step needs, of 121 GiB."""
+def test_auto_is_a_number_that_fits_the_configured_sequences(plan):
+    """16 GiB of weights, 4 x 32,768 tokens of 128 KiB (16 GiB), and the memory of a step, of 121 GiB."""
     assert 0.27 < utilization(plan(AUTO)) < 0.33
 
 
@@ -60,33 +60,33 @@ def test_auto_is_a_number_that_holds_the_sequences_asked_for(plan):
     ("changed", "more"),
     [({"max-num-seqs": 8}, True), ({"max-model-len": 8192}, False), ({"kv-cache-dtype": "fp8"}, False)],
 )
-def test_it_follows_context_sequences_and_dtype(plan, changed, more):
+def test_the_estimate_depends_on_context_sequences_and_dtype(plan, changed, more):
     assert (utilization(plan({**AUTO, **changed})) > utilization(plan(AUTO))) is more
 
 
-def test_it_does_not_follow_what_is_free(plan):
+def test_the_estimate_does_not_depend_on_free_memory(plan):
     busy = plan(AUTO, memory={"free_bytes": GIB, "available_bytes": GIB, "cached_bytes": 90 * GIB})
     assert busy.hash == plan(AUTO).hash
 
 
-def test_another_kernel_of_the_same_node_makes_the_same_plan(plan):
+def test_a_kernel_update_does_not_change_the_plan(plan):
     totals = [127_535_084 * 1024, 127_622_144 * 1024]
     assert len({plan(AUTO, memory={"total_bytes": total}).hash for total in totals}) == 1
 
 
-def test_a_number_is_left_as_it_is(plan):
+def test_an_explicit_number_is_unchanged(plan):
     assert utilization(plan({**AUTO, "gpu-memory-utilization": 0.42})) == 0.42
     assert utilization(plan({"gpu_memory_utilization": "auto"})) > 0
 
 
-def test_before_the_model_is_there_it_is_refused_with_what_to_do(plan):
+def test_without_the_model_it_is_refused_with_the_command_to_type(plan):
     with pytest.raises(PlanError, match=r"auto of playbook qwen needs the model's config\.json") as caught:
         plan(AUTO, gib=None)
     assert "sparkcluster stage INVENTORY weights" in caught.value.hint
     assert "gpu-memory-utilization: 0.82" in caught.value.hint
 
 
-def test_what_does_not_fit_is_refused_with_advice(plan):
+def test_a_model_that_does_not_fit_is_refused_with_advice(plan):
     with pytest.raises(PlanError, match="does not fit with 64 concurrent requests"):
         plan({**AUTO, "max-num-seqs": 64, "max-model-len": 131072})
 
@@ -94,8 +94,8 @@ def test_what_does_not_fit_is_refused_with_advice(plan):
 BESIDE = ("embed",)
 
 
-def test_beside_another_model_the_engine_gets_its_cache_in_bytes_and_the_share_that_its_first_check_accepts(plan):
-    """vLLM looks whether total x utilization is free even where the bytes are given (vllm/v1/worker/utils.py)."""
+def test_with_several_models_the_engine_gets_its_cache_in_bytes_and_a_share_that_passes_its_first_check(plan):
+    """vLLM checks whether total x utilization is free even if the bytes are set (vllm/v1/worker/utils.py)."""
     for args in (AUTO, {key: value for key, value in AUTO.items() if key != "gpu-memory-utilization"}):
         made = plan(args, siblings=BESIDE)
         words = engine(made)
@@ -107,7 +107,7 @@ def test_beside_another_model_the_engine_gets_its_cache_in_bytes_and_the_share_t
         assert plan(args, siblings=("embed", "rerank")).hash == made.hash, "it does not follow what others there are"
 
 
-def test_what_an_inventory_says_of_memory_stays_beside_another_model(plan):
+def test_a_memory_setting_of_the_inventory_is_kept_with_other_models(plan):
     share = {**AUTO, "gpu-memory-utilization": 0.42}
     assert plan(share, siblings=BESIDE, chosen=["args.gpu_memory_utilization"]).hash == plan(share).hash
     assert plan(share, siblings=BESIDE).hash == plan(AUTO, siblings=BESIDE).hash, "that of a model alone"
@@ -117,6 +117,6 @@ def test_what_an_inventory_says_of_memory_stays_beside_another_model(plan):
     assert float(share) == round(float(share), 2) > (16 * GIB + 4800 * 2**20) / (121 * GIB)
 
 
-def test_a_model_alone_keeps_the_plan_that_it_had(plan):
+def test_a_single_model_keeps_its_plan(plan):
     assert "--kv-cache-memory-bytes" not in engine(plan(AUTO))
     assert "--gpu-memory-utilization" not in engine(plan({"max-model-len": 32768}))

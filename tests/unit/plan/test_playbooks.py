@@ -1,7 +1,7 @@
-"""Every playbook that comes along, as the commands it becomes: ``tests/golden/playbooks/<name>/commands.yaml``.
+"""The commands of every bundled playbook: ``tests/golden/playbooks/<name>/commands.yaml``.
 
-On one Spark, on two where it allows two, and what each of its overlays changes. The files were compared by eye with
-the guides they came from.
+On one Spark, on two if it allows two, and the changes by each of its overlays. The files were reviewed against the
+guides they come from.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tests.unit import golden
 PLAYBOOKS = Path(__file__).parents[3] / "playbooks"
 GOLDEN = golden.ROOT / "playbooks"
 
-BASE = "qwen3.5-122b-a10b-nvfp4"  # has most: one Spark and two, and overlays
+BASE = "qwen3.5-122b-a10b-nvfp4"  # covers most: one Spark and two, and overlays
 NAMES = [name for name in library.names() if not name.endswith("-cpu")]
 
 
@@ -63,7 +63,7 @@ def commands(count, playbook, path):
 
 
 def lines(page):
-    """What a page holds of each node, a flag a line."""
+    """Lines about each node on a page, one per flag."""
     return [
         f"{node} {part}: {line}"
         for node, parts in golden.packed(page).items()
@@ -87,12 +87,12 @@ def page(name):
 
 
 @pytest.mark.parametrize("name", sorted(NAMES, key=lambda name: (name != BASE, name)))
-def test_the_commands_are_those_that_were_read_by_eye(name):
+def test_the_commands_match_their_golden_files(name):
     golden.check(GOLDEN / name / "commands.yaml", page(name), base=None if name == BASE else BASE)
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_it_says_what_it_is_for_whose_it_is_and_what_to_expect(name):
+def test_a_playbook_has_a_description_a_source_and_figures(name):
     playbook = load.read_playbook(library.find(name, [PLAYBOOKS]))[0]
     assert playbook.name == name
     assert playbook.description
@@ -103,7 +103,7 @@ def test_it_says_what_it_is_for_whose_it_is_and_what_to_expect(name):
     assert playbook.figures or name == "llama-3.3-70b-instruct"
 
 
-def test_arguments_alone_say_which_models_are_for_embeddings_and_which_rerank():
+def test_arguments_alone_distinguish_embedding_and_rerank_models():
     made = {name: load.read_playbook(library.find(name, [PLAYBOOKS]))[0] for name in NAMES}
     assert {playbook.verify.kind for playbook in made.values()} == {None}
     found = {name: playbook.verifying.kind for name, playbook in made.items()}
@@ -113,16 +113,16 @@ def test_arguments_alone_say_which_models_are_for_embeddings_and_which_rerank():
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_it_starts_where_102_of_121_gib_are_free(name):
-    """Some Sparks have no more with nothing running (SM121-131); without a number vLLM takes 0.92."""
+def test_it_starts_with_102_of_121_gib_free(name):
+    """Some Sparks have no more with nothing running (SM121-131); by default vLLM uses 0.92."""
     path = library.find(name, [PLAYBOOKS])
     for overlays in ([], *([overlay] for overlay in load.read_playbook(path)[0].overlays)):
         playbook = load.read_playbook(path, overlays)[0]
-        if playbook.model.file is not None:  # it takes what the file needs
+        if playbook.model.file is not None:  # it takes the memory of the file
             memory = recorded_forecast(playbook)["memory"]
             assert memory["budget_bytes"] + memory["engine_host_bytes"] <= 102 * 2**30
             continue
-        if "gpu-memory-utilization" not in playbook.args:  # it takes a part of what is free
+        if "gpu-memory-utilization" not in playbook.args:  # it takes a share of the free memory
             found = recorded_forecast(playbook)
             taken = ("weights_bytes", "runtime_bytes", "engine_host_bytes")
             least = sum(found["memory"][each] for each in taken) + found["kv_cache"]["bytes_wanted"]
@@ -132,5 +132,5 @@ def test_it_starts_where_102_of_121_gib_are_free(name):
         assert share == "auto" or share <= 0.82, overlays
 
 
-def test_no_golden_page_is_left_of_a_playbook_that_is_gone():
+def test_no_golden_page_of_a_removed_playbook_is_left():
     assert {path.name for path in GOLDEN.iterdir()} == set(NAMES)

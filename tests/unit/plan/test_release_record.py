@@ -1,4 +1,4 @@
-"""What is kept of a release, and what runs as facts show it."""
+"""The record of a release, and the running release as facts show it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from sparkcluster.plan.release_record import (
 from sparkcluster.spec.playbook import Playbook
 
 
-def test_a_record_is_json_and_has_the_address_of_every_node_and_no_more(world):
+def test_a_record_is_json_with_only_the_address_of_every_node(world):
     site = world(nodes={"beta": {"ssh": {"port": 2222}}}, ssh={"user": "ann"})
     document = site.document(site.plan(5), 5)
     assert json.loads(json.dumps(document)) == document
@@ -32,7 +32,7 @@ def known(site):
     return recorded_release(site.spec.inventory, site.facts)
 
 
-def test_a_group_is_what_the_record_on_its_own_head_says(world):
+def test_a_group_is_defined_by_the_record_on_its_head(world):
     site = world()
     site.record(site.plan(), 3, "alpha").record(site.plan(), 4, "beta")
     assert known(site).number == 3
@@ -43,7 +43,7 @@ def test_a_group_is_what_the_record_on_its_own_head_says(world):
     assert known(world()) is None
 
 
-def test_a_worker_alone_says_nothing_about_a_group(world):
+def test_a_worker_without_its_head_defines_no_group(world):
     site = world()
     assert known(site.run(site.plan(4)).record(site.plan(4), 4, "beta")) is None
 
@@ -52,7 +52,7 @@ PAIRS = [{"name": "east", "nodes": ["alpha", "beta"]}, {"name": "west", "nodes":
 FOUR = "alpha beta gamma delta"
 
 
-def test_each_group_is_that_of_its_own_head(world):
+def test_each_group_is_the_one_of_its_head(world):
     site = world(FOUR, groups=PAIRS)
     site.record(site.plan(), 3)
     site.record(site.plan(), 5, "gamma")
@@ -66,7 +66,7 @@ def test_each_group_is_that_of_its_own_head(world):
     assert list(recorded_groups(known(site).record)) == ["east", "west"]
 
 
-def test_of_two_nodes_that_claim_a_group_the_one_with_rank_0_precedes_then_the_first(world):
+def test_if_two_nodes_claim_a_group_the_one_with_rank_0_precedes_then_the_first(world):
     site, turned = world(), world("beta alpha")
     plans = site.plan(3), turned.plan(4)
     site.record(plans[0], 3, "alpha")
@@ -94,8 +94,8 @@ def test_a_damaged_record_is_none(world, harm):
     assert known(site) is None
 
 
-def test_a_rank_0_says_which_node_is_the_head_and_no_other_record_does(world):
-    """Alpha's start is not recorded yet; beta claims the group, with itself or a machine that is away as the head."""
+def test_only_the_record_of_rank_0_defines_the_head(world):
+    """Alpha's start is not recorded yet; beta claims the group, with itself or an unreachable machine as the head."""
     site, turned = world(), world("beta alpha")
     site.run(site.plan(1))
     for plan, head in ((turned.plan(9), "beta"), (site.plan(9), "zeus")):
@@ -114,7 +114,7 @@ def test_a_rank_0_says_which_node_is_the_head_and_no_other_record_does(world):
     assert known(four).number == 3
 
 
-def test_an_engine_that_is_not_ours_is_never_loaded(world):
+def test_an_unknown_engine_in_a_record_is_never_imported(world):
     site = world()
     document = site.document(site.plan(3), 3)
     document["playbook"]["engine"] = "..cli"
@@ -122,7 +122,7 @@ def test_an_engine_that_is_not_ours_is_never_loaded(world):
     assert known(site) is None
 
 
-def test_no_number_that_a_node_says_makes_the_next_one_endless(world):
+def test_a_huge_number_from_a_node_does_not_make_the_next_number_endless(world):
     site = world()
     site.run(site.plan(7), "alpha").record(site.plan(5), 5)
     assert next_number(site.facts, "atlas") == 8
@@ -132,7 +132,7 @@ def test_no_number_that_a_node_says_makes_the_next_one_endless(world):
     assert next_number(site.facts, "atlas") == 8
 
 
-def test_the_release_that_runs_is_known_by_the_names_of_its_ranks(world):
+def test_the_running_release_is_identified_by_the_names_of_its_ranks(world):
     site = world()
     site.run(site.plan(4)).record(site.plan(4), 4)
     known = recorded_release(site.spec.inventory, site.facts)
@@ -143,7 +143,7 @@ def test_the_release_that_runs_is_known_by_the_names_of_its_ranks(world):
     assert not cluster_ranks("atlas", site.facts).of_release(None)
 
 
-def test_a_record_of_an_older_version_is_one_of_groups_that_all_answered(world):
+def test_a_record_of_an_older_version_counts_as_one_of_groups_that_all_answered(world):
     site = world(playbook={"verify": {"expect": "204"}})
     document = site.document(site.plan(4), 4)
     whole = recorded_groups(document)["default"]
@@ -154,7 +154,7 @@ def test_a_record_of_an_older_version_is_one_of_groups_that_all_answered(world):
     assert recorded_groups({"number": 4, "plan": {"model": "m"}}) == {}
 
 
-def test_a_node_keeps_image_and_secrets_of_its_own_rank(world, monkeypatch):
+def test_a_node_keeps_image_and_secrets_of_its_rank(world, monkeypatch):
     monkeypatch.setenv("KEY", "s3cret")
     pairs = [{"name": "east", "nodes": ["alpha", "beta"]}, {"name": "west", "nodes": ["gamma", "delta"]}]
     site = world("alpha beta gamma delta", groups=pairs, api={"key": {"env": "KEY"}})
@@ -168,7 +168,7 @@ def test_a_node_keeps_image_and_secrets_of_its_own_rank(world, monkeypatch):
     assert kept_rank(groups, "omega") == {}
 
 
-def test_a_node_that_uses_up_the_numbers_is_named(world):
+def test_a_node_that_exhausts_the_release_numbers_is_named(world):
     site = world()
     site.record(site.plan(5), 5)
     site.change("beta", release={"number": 999_999_998, "plan_hash": "x", "record": {}})

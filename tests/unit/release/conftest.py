@@ -1,4 +1,4 @@
-"""``up`` on a world of facts: nodes change as a launch would change them."""
+"""``up`` on simulated facts: nodes change as a launch would change them."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ PAIRS = [{"name": "east", "nodes": ["alpha", "beta"]}, {"name": "west", "nodes":
 FOUR = "alpha beta gamma delta"
 
 
-class Told(Report):
-    """A Report that remembers its notes, and the steps that ended, with ``!`` behind one that failed.
+class RecordingReport(Report):
+    """A Report that records notes, and finished steps, with ``!`` after a failed one.
 
-    ``begun`` is the step under way, which an error that ends the command is about.
+    ``begun`` is the current step, to which an error that ends the command belongs.
     """
 
     def __init__(self):
@@ -58,16 +58,16 @@ class Told(Report):
 
 
 def up_once(fleet, spec, options, report):
-    """``up`` as a command that takes options."""
+    """``up`` as a command with options."""
     return module.up(fleet, Desired(spec, options), report)
 
 
 @pytest.fixture
 def up(monkeypatch):  # noqa: C901 - one function for each thing that is played
-    """``up(world)``: nodes change as the launch would change them; ``up.done`` tells what was done, in order."""
+    """``up(world)``: nodes change as the launch would change them; ``up.done`` has the actions, in order."""
 
     def run(world, *, errors=None, answers=None, fails=None, options=None, command=None):  # noqa: C901
-        """``answers`` are changes of the reply by head, ``fails`` groups that do not come up, or what says how they end.
+        """``answers`` are changes of the reply by head, ``fails`` groups that do not start, or a function that gives their end.
 
         ``command(fleet, spec, options, report)`` is run instead of ``up``.
         """
@@ -75,7 +75,7 @@ def up(monkeypatch):  # noqa: C901 - one function for each thing that is played
         for name in world.facts:
             if world.facts[name].weights is None:
                 world.change(name, weights=WEIGHTS)
-        run.report = Told()
+        run.report = RecordingReport()
         run.fails = fails if callable(fails) else lambda each: (fails or {}).get(each.group)
         hosts = {name: FakeHost(name).program("agent", agent(world, name)).program("unit", {}) for name in world.facts}
         for name, host in hosts.items():

@@ -17,13 +17,13 @@ from sparkcluster.topology.model import Topology
 
 @dataclasses.dataclass
 class Planned:
-    """What a launch stands on."""
+    """The inputs of a launch."""
 
     plan: Plan
     topology: Topology
 
     def rank(self, node: str) -> str:
-        """Name of the one rank of ``node``."""
+        """Name of the only rank of ``node``."""
         return self.plan.nodes[node].containers[0].name
 
     def link(self, node: str) -> str:
@@ -61,5 +61,5 @@ def two(planned: Callable[..., Planned]) -> Planned:
 
 @pytest.fixture
 def launch(two: Planned) -> Readiness:
-    """The launch of that group, from second 100 on."""
+    """The launch of that group, from second 100."""
     return Readiness(two.plan, two.topology, now=100.0)

@@ -1,4 +1,4 @@
-"""``after_ready``: once, on this machine, after what ended verified; whatever it does, the cluster serves."""
+"""``after_ready``: runs once, on this machine, after a verified change; its failure does not stop the cluster."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 from sparkcluster.errors import Interrupted
 from sparkcluster.release import after_ready
 
-from .conftest import FOUR, PAIRS, Told, up_once
+from .conftest import FOUR, PAIRS, RecordingReport, up_once
 
 TELL = [
     sys.executable,
@@ -25,7 +25,7 @@ TELL = [
 
 @pytest.fixture
 def after(up, tmp_path, monkeypatch):
-    """``after(world)``: ``up`` with the commands of its inventory; returns what ran."""
+    """``after(world)``: ``up`` with the commands of its inventory; returns the commands that ran."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MY_KEY", "mine")
     for name in [each for each in os.environ if each.startswith("SPARKCLUSTER")]:
@@ -42,17 +42,17 @@ def after(up, tmp_path, monkeypatch):
     return run
 
 
-def told(up):
-    """What ``TELL`` printed."""
+def tell_output(up):
+    """The output of ``TELL``."""
     return [json.loads(line.split(": ", 1)[1]) for line in up.report.notes if "SPARKCLUSTER_MODEL" in line]
 
 
-def test_once_after_all_groups_are_recorded_and_not_where_nothing_changed(after, up, world) -> None:
+def test_commands_run_once_after_all_groups_are_recorded_and_not_without_a_change(after, up, world) -> None:
     cluster = world(FOUR, groups=PAIRS, after_ready=[TELL], api={"host": "management"})
     (ran,) = after(cluster)
     assert ran["problem"] is None
     assert after.recorded == 4  # on every node
-    (seen,) = told(up)
+    (seen,) = tell_output(up)
     first, second = seen.pop("SPARKCLUSTER_ENDPOINTS").split()
     assert first.endswith("/v1")
     assert second != first
@@ -64,7 +64,7 @@ def test_once_after_all_groups_are_recorded_and_not_where_nothing_changed(after,
         "MY_KEY": "mine",
     }
     assert after(cluster) == []
-    assert told(up) == []
+    assert tell_output(up) == []
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_once_after_all_groups_are_recorded_and_not_where_nothing_changed(after,
         ("sh -c 'sleep 60 & wait'", 0.3, "took longer than 0.3 s (after_ready_timeout_s) and was stopped"),
     ],
 )
-def test_a_command_that_fails_is_a_warning_and_the_next_one_runs(after, up, world, command, limit_s, problem) -> None:
+def test_a_failing_command_is_a_warning_and_the_next_one_runs(after, up, world, command, limit_s, problem) -> None:
     cluster = world(after_ready=[command, "echo next"], after_ready_timeout_s=limit_s)
     first, second = after(cluster)
     assert (first["problem"], second["problem"]) == (problem, None)
@@ -95,14 +95,14 @@ def test_a_command_starts_in_the_directory_of_the_inventory_and_reads_no_input(a
     assert f"  tell.sh: {tmp_path}" in up.report.notes
 
 
-def test_ctrl_c_ends_the_command_and_says_what_serves(after, up, world, tmp_path) -> None:
+def test_ctrl_c_ends_the_command_and_shows_the_running_release(after, up, world, tmp_path) -> None:
     def press():
         until = time.monotonic() + 50
         while not (tmp_path / "pid").exists() and time.monotonic() < until:
             time.sleep(0.02)
         os.kill(os.getpid(), signal.SIGINT)
 
-    up.report = Told()
+    up.report = RecordingReport()
     threading.Thread(target=press, daemon=True).start()
     with pytest.raises(Interrupted, match="interrupted; atlas serves release 1"):
         after(world(after_ready=["sh -c 'echo $$ > .pid; mv .pid pid; sleep 60'", "echo next"]))

@@ -1,4 +1,4 @@
-"""What runs something on a node stops before it contacts one, unless this very spec was accepted."""
+"""Commands that run something on a node stop before they contact one, unless this exact spec was accepted."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ RUN = {
 
 
 @pytest.mark.parametrize("what", RUN)
-def test_what_was_not_accepted_as_it_is_runs_nowhere(world, what):
+def test_an_unaccepted_document_runs_nowhere(world, what):
     asked, other = world(playbook={"setup": ["pip install x"]}), world(playbook={"setup": ["pip install y"]})
     hosts = {name: FakeHost(name) for name in asked.facts}
     for spec in (other.spec, dataclasses.replace(accepted(asked.spec), playbook=other.spec.playbook)):
@@ -38,7 +38,7 @@ def test_what_was_not_accepted_as_it_is_runs_nowhere(world, what):
     assert not any(host.requests for host in hosts.values())
 
 
-def test_nothing_is_gone_back_to_that_was_not_accepted(world):
+def test_an_unaccepted_release_is_not_rolled_back_to(world):
     target = RollbackTarget(3, {}, world().spec)
     with pytest.raises(RuntimeError, match="was not accepted"):
         Rollout(Fleet({}), Desired(target.spec, Options(), "upgrade", target), Report())

@@ -1,4 +1,4 @@
-"""What differs between what a group runs and what is written: its class, and what it costs."""
+"""Differences between a running group and the plan: their class and cost."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def view_of(world):
 
 
 def found(world):
-    """Class and cost of everything in which the one group differs, and its lines by class."""
+    """Class and cost of all differences of the only group, and its lines by class."""
     view = view_of(world)
     (group,) = group_states(view).values()
     differing = differences(view, group)
@@ -54,7 +54,7 @@ def with_image(cluster, *nodes, **image):
     return cluster
 
 
-def test_another_image_costs_a_restart_where_all_nodes_have_it(serving, written):
+def test_another_image_costs_a_restart_if_all_nodes_have_it(serving, written):
     newer = written(serving(), playbook={"image": "vllm/vllm-openai:v0.19.0"})
     costs, lines = found(with_image(newer, "alpha", "beta", id=OTHER_IMAGE))
     assert costs == {"image": "restart"}
@@ -64,14 +64,14 @@ def test_another_image_costs_a_restart_where_all_nodes_have_it(serving, written)
     )
 
 
-def test_another_image_costs_a_download_where_a_node_lacks_it(serving, written):
+def test_another_image_costs_a_download_if_a_node_lacks_it(serving, written):
     newer = written(serving(), playbook={"image": "vllm/vllm-openai:v0.19.0"})
     with_image(newer, "alpha", "beta", id=OTHER_IMAGE)
     newer.change("alpha", image=None)
     assert found(newer)[0]["image"] == "download"
 
 
-def test_a_tag_that_was_built_again_on_the_head_is_another_image_for_every_node(serving):
+def test_a_tag_rebuilt_on_the_head_is_another_image_for_every_node(serving):
     costs, lines = found(with_image(serving(), "alpha", id=OTHER_IMAGE, layers=["sha256:" + "ef" * 32]))
     assert (costs, lines["image"][0]) == ({"image": "download"}, "every node: image: 5a5a5a5a5a5a → ffffffffffff")
 
@@ -109,7 +109,7 @@ def test_a_drafter_that_a_node_lacks_is_a_download(serving, written):
     assert found(edited)[0] == {"weights": "restart", "arguments": "restart"}
 
 
-def test_text_costs_nothing_and_makes_no_other_plan(serving, written):
+def test_descriptions_cost_nothing_and_do_not_change_the_plan(serving, written):
     edited = written(serving(), playbook={"verify": {"expect": "204"}, "description": "x", "request": {"top_k": 3}})
     costs, lines = found(edited)
     assert costs == {"text": "nothing"}

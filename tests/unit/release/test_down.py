@@ -1,4 +1,4 @@
-"""``down``: what it removes, where, and what it says when it cannot."""
+"""``down``: what it removes, where, and its errors."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sparkcluster.runtime import lease as module
 
 
 class Spark(FakeHost):
-    """A node with facts; its ranks go when they are stopped."""
+    """A node with facts; its ranks disappear when they are stopped."""
 
     def __init__(self, name, world):
         super().__init__(name)
@@ -57,7 +57,7 @@ class Notes(Report):
 
 @pytest.fixture
 def stop(world):
-    """``stop(world)`` with the nodes in ``stop.sparks``, those outside of the inventory included."""
+    """``stop(world)`` with the nodes in ``stop.sparks``, including nodes outside the inventory."""
 
     def run(cluster, *away, sparks=None, also=()):
         stop.sparks = sparks or {name: Spark(name, cluster) for name in cluster.facts}
@@ -79,7 +79,7 @@ def stop(world):
     return run
 
 
-def test_every_rank_of_ours_goes_and_no_other(stop, world):
+def test_only_ranks_of_this_cluster_are_removed(stop, world):
     cluster = world()
     cluster.run(cluster.plan(3), state="exited").run(cluster.plan(4))
     cluster.run(cluster.plan(5), "beta", **{"io.sparkcluster.cluster": "borea"})
@@ -90,7 +90,7 @@ def test_every_rank_of_ours_goes_and_no_other(stop, world):
     assert stop.sparks["alpha"].steps() == ["stop", "delete", "delete"]
 
 
-def test_an_up_at_work_is_not_disturbed_though_no_rank_is_there_yet(stop, world):
+def test_a_running_up_is_not_disturbed_although_no_rank_exists_yet(stop, world):
     cluster = world()
     sparks = {name: Spark(name, cluster) for name in cluster.facts}
     sparks["alpha"].program(
@@ -122,7 +122,7 @@ def test_nothing_is_stopped_while_another_model_starts_there(stop, world, monkey
     assert stop.report.waits == ["waiting up to 3600 s: another start or stop is running: ann is running up on embed"]
 
 
-def test_a_node_that_is_away_is_named_and_the_others_are_cleaned(stop, world):
+def test_an_unreachable_node_is_reported_and_the_others_are_cleaned(stop, world):
     cluster = world()
     with pytest.raises(StopError, match="down failed on beta: beta did not answer within 10 s") as caught:
         stop(cluster.run(cluster.plan(3)), "beta")
@@ -133,7 +133,7 @@ def test_a_node_that_is_away_is_named_and_the_others_are_cleaned(stop, world):
 
 @pytest.fixture
 def without_beta(world):
-    """Release 3 runs on alpha and beta, and beta is no longer in the inventory; its host is also a name for it."""
+    """Release 3 runs on alpha and beta, and beta is no longer in the inventory; its host is also an alias."""
     whole = world()
     whole.run(whole.plan(3)).record(whole.plan(3), 3)
     cluster = world("alpha", ssh={"user": "ann"})
@@ -160,7 +160,7 @@ def test_each_node_that_fails_has_its_own_cause_and_hint(stop, world):
     ]
 
 
-def test_a_node_that_left_the_inventory_is_named_and_not_contacted(stop, without_beta):
+def test_a_node_removed_from_the_inventory_is_reported_and_not_contacted(stop, without_beta):
     assert {name: len(ranks) for name, ranks in stop(without_beta).items()} == {"alpha": 1}
     assert (stop.reached, stop.sparks["beta"].requests) == ([], [])
     assert [(node.label, node.host, readers) for node, readers in stop.left.items()] == [
@@ -172,7 +172,7 @@ def test_a_node_that_left_the_inventory_is_named_and_not_contacted(stop, without
     ]
 
 
-def test_a_machine_that_the_user_types_is_reached_as_typed(stop, without_beta):
+def test_a_machine_on_the_command_line_is_reached_as_typed(stop, without_beta):
     typed = "192.168.86.12"
     without_beta.facts[typed] = without_beta.facts["beta"]
     done = stop(without_beta, also=[typed, typed])
@@ -189,14 +189,14 @@ def test_a_machine_that_the_user_types_is_reached_as_typed(stop, without_beta):
         ("-oProxyCommand=x", "neither an address nor a host name"),
     ],
 )
-def test_also_takes_addresses_that_are_not_in_the_inventory(stop, without_beta, host, message):
+def test_also_accepts_only_addresses_outside_the_inventory(stop, without_beta, host, message):
     with pytest.raises(UsageError, match=message) as caught:
         stop(without_beta, also=["192.168.86.12", host])
     assert caught.value.exit_code == 2
     assert all(spark.requests == [] for spark in stop.sparks.values())
 
 
-def test_what_a_record_says_beyond_names_and_addresses_is_passed_over(world):
+def test_only_names_and_addresses_are_read_from_a_record(world):
     spec = world("alpha").spec
     hostile = {
         "ok": {"host": "192.0.2.7", "connection": "local", "ssh": {"jump": "x", "host_keys": "accept-new"}},

@@ -1,4 +1,4 @@
-"""``enable`` and ``disable``, and what the records and commands beside them do for guards."""
+"""``enable`` and ``disable``, and the effect of records and other commands on guards."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ def fleet_of(world, **programs):
 
 
 def steps(fleet, name):
-    """What the agent of a node was sent, in order."""
+    """The steps sent to the agent of a node, in order."""
     requests = fleet.hosts[name].requests
     return [step for module, request in requests if module == "agent" for step in request["steps"]]
 
 
-def test_what_starts_a_rank_again_is_what_started_it(world):
+def test_a_guard_restarts_a_rank_with_the_steps_of_its_start(world):
     cluster = world(api=KEY)
     view = assess(cluster.spec, Collected(cluster.facts, {}), cluster.facts)
     plan = view.ready()[1]
@@ -84,8 +84,8 @@ def test_what_starts_a_rank_again_is_what_started_it(world):
     assert alpha["ask"]["counters"]["generated"]
 
 
-def test_a_guard_beside_another_model_knows_which_memory_its_rank_needs(world):
-    """Half of the weights, 65 GB, on each of two Sparks, and what the engine takes beside them."""
+def test_a_guard_with_several_models_gets_the_memory_that_its_rank_needs(world):
+    """Half of the weights, 65 GB, on each of two Sparks, and the engine's additional memory."""
     cluster = world()
     view = assess(cluster.spec, Collected(cluster.facts, {}), cluster.facts)
     alone = enabled.start_documents(view, ["default"], {}, failed=[], ready_timeout_s=600)
@@ -96,7 +96,7 @@ def test_a_guard_beside_another_model_knows_which_memory_its_rank_needs(world):
     assert all(32e9 < document["planned_bytes"] < 120e9 for document in beside.values())
 
 
-def test_on_event_is_in_what_guards_are_told_where_the_inventory_has_it(world):
+def test_the_guards_document_has_on_event_if_the_inventory_has_it(world):
     for more in ({}, {"on_event": "notify --now"}):
         cluster = served(world(**more))
         fleet = fleet_of(cluster)
@@ -105,7 +105,7 @@ def test_on_event_is_in_what_guards_are_told_where_the_inventory_has_it(world):
         assert found.get("on_event") == (["notify", "--now"] if more else None)
 
 
-def test_enable_installs_the_same_token_on_every_node_and_names_it_in_no_command(world):
+def test_enable_installs_the_same_token_on_every_node_and_in_no_command_line(world):
     cluster = served(world())
     fleet = fleet_of(cluster)
     release, nodes = enabled.enable(fleet, cluster.spec, Report(), yes=False)
@@ -124,7 +124,7 @@ def test_enable_installs_the_same_token_on_every_node_and_names_it_in_no_command
     assert steps(again, "alpha")[0]["config"]["token"] not in tokens
 
 
-def test_enable_wants_a_release_that_serves(world):
+def test_enable_requires_a_serving_release(world):
     cluster = world()
     for one in (cluster, served(world()).change("beta", ranks=[])):
         fleet = fleet_of(one)
@@ -134,7 +134,7 @@ def test_enable_wants_a_release_that_serves(world):
         assert all(steps(fleet, name) == [] for name in fleet.hosts)
 
 
-def test_a_guard_is_not_installed_for_a_record_that_was_not_accepted_here(world):
+def test_a_guard_is_not_installed_for_a_record_not_accepted_on_this_machine(world):
     cluster = served(world(playbook={"setup": ["pip install x"]}))
     release = read(cluster.facts["alpha"].release)
     edited = json.loads(json.dumps(release.record).replace("pip install x", "pip install y"))
@@ -151,7 +151,7 @@ def held(operation):
     return {"epoch": 4, "held": True, "operator": "the guard on alpha", "operation": operation, "since": 1.0}
 
 
-def test_disable_ends_a_guard_that_has_the_lease_and_waits_for_any_other_operator(world):
+def test_disable_ends_a_guard_that_holds_the_lease_and_waits_for_any_operator(world):
     cluster = served(world()).change("alpha", lease=held("restart"), enabled=GUARD)
     fleet = fleet_of(cluster)
     assert enabled.disable(fleet, cluster.spec, Report()) == ["alpha"]
@@ -165,7 +165,7 @@ def test_disable_ends_a_guard_that_has_the_lease_and_waits_for_any_other_operato
     assert not any(module in {"unit", "agent"} for host in other.hosts.values() for module, _ in host.requests)
 
 
-def test_down_tells_the_guards_before_it_stops_a_rank(world):
+def test_down_notifies_the_guards_before_it_stops_a_rank(world):
     cluster = served(world()).change("alpha", enabled=GUARD)
     fleet = fleet_of(cluster, memory={"done": {"waited_s": 0, "missing_bytes": 0}})
     down(fleet, cluster.spec, Report(), reach=lambda _: Fleet({}))
@@ -173,7 +173,7 @@ def test_down_tells_the_guards_before_it_stops_a_rank(world):
     assert [step["do"] for step in steps(fleet, "beta")] == ["stop", "delete", "delete"]
 
 
-def test_up_waits_for_a_guard_that_starts_what_does_not_answer_yet(up, world):
+def test_up_waits_for_a_guard_that_is_restarting_a_group(up, world):
     cluster = served(world())
     refused = {"alpha": {"problem": "refused", "message": "nothing listens", "text": ""}}
     with pytest.raises(NotServing):
@@ -200,14 +200,14 @@ def test_up_waits_for_a_guard_that_starts_what_does_not_answer_yet(up, world):
         ({"runs": True, "waits": "it gave up: 5 starts"}, GUARD, True, {"alpha": "it gave up: 5 starts"}),
     ],
 )
-def test_status_says_whether_it_comes_back(world, alpha, beta, is_enabled, guards):
+def test_status_shows_whether_the_cluster_is_started_after_a_reboot(world, alpha, beta, is_enabled, guards):
     cluster = served(world()).change("alpha", enabled=alpha).change("beta", enabled=beta)
     document = enabled.status(fleet_of(cluster), see(fleet_of(cluster), cluster.spec))
     assert (document["enabled"], document["guards"]) == (is_enabled, guards)
     assert json.dumps(document)
 
 
-def test_what_is_on_demand_is_enabled_as_such_then_stopped_without_the_word_of_an_operator(world, monkeypatch):
+def test_a_model_on_demand_is_enabled_as_such_and_then_stopped_without_recording_an_operators_stop(world, monkeypatch):
     cluster = served(world())
     cluster.spec = dataclasses.replace(cluster.spec, model="m", gateway_node="alpha", idle_s=600.0)
     for name in cluster.facts:

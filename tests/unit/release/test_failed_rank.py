@@ -1,4 +1,4 @@
-"""The rank that a log says failed first."""
+"""The rank that failed first according to a log."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ HEAD = "(EngineCore pid=21) ERROR 11-21 04:13:03 [core.py:1510] "
         ("(RayWorkerProc pid=13, ip=192.168.177.12) INFO Starting to load model", None),
     ],
 )
-def test_a_line_names_its_rank(line, rank):
+def test_a_log_line_names_its_rank(line, rank):
     assert failed_rank(ENGINE, ["something before", line, "something after"], MEMBERS) == rank
 
 
@@ -33,8 +33,8 @@ def died(two, node, code):
     return watched.tick(node, {two.rank(node): RankReport(state="exited", exit_code=code)})
 
 
-def test_the_worker_whose_failure_the_head_tells_is_named(launch, two):
-    """Under Ray the worker's container lives on; its failure stands in the head's log alone."""
+def test_the_worker_whose_failure_the_head_reports_is_named(launch, two):
+    """With Ray the worker's container stays alive; its failure is only in the head's log."""
     words = (
         "Worker 1 failed: Cannot find any model weights with `/m`",
         "RuntimeError: Engine core initialization failed",
@@ -50,7 +50,7 @@ def test_the_worker_whose_failure_the_head_tells_is_named(launch, two):
     assert failure.log == words
 
 
-def test_a_rank_that_was_killed_is_named_before_those_that_say_that_somebody_died(launch, two):
+def test_a_killed_rank_is_named_before_ranks_that_report_a_dead_peer(launch, two):
     words = ("RayWorkerProc rank=[1] died unexpectedly", "RuntimeError: Engine core initialization failed")
     launch.feed(watched.lines("alpha", two.rank("alpha"), words), 110)
     launch.feed(died(two, "alpha", 1), 110)

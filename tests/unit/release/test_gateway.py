@@ -1,4 +1,4 @@
-"""The gateway on nodes that answer by script: what it is told, when it is started, and what is said where that fails."""
+"""The gateway on nodes with scripted answers: its configuration, its start, and errors."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ READY = {"embed": {"state": "ready", "last_used_s": 3.0}, "small": {"state": "st
 
 
 class Nodes:
-    """alpha and beta: ``facts`` of each in each cluster, changes of ``sent`` steps, and what the gateway ``says``."""
+    """alpha and beta: ``facts`` per cluster, ``sent`` steps, and the gateway's answer ``says``."""
 
     def __init__(self, specs, spark):
         self.specs, self.sent, self.asked, self.ranks = specs, {"alpha": [], "beta": []}, [], {}
@@ -112,7 +112,7 @@ def nodes(tmp_path, spark, monkeypatch):
     return Nodes(load_all(tmp_path / "home.yaml"), spark)
 
 
-def test_it_is_started_with_what_is_recorded_and_a_door_to_models_on_demand(nodes):
+def test_the_gateway_is_started_from_its_record_with_a_socket_for_models_on_demand(nodes):
     assert nodes.ensure() == "http://192.168.86.11:8000/v1"
     assert nodes.did("beta") == []
     made, run, program, told, start, door = nodes.sent["alpha"]
@@ -134,7 +134,7 @@ def test_it_is_started_with_what_is_recorded_and_a_door_to_models_on_demand(node
     assert door["config"]["socket"].endswith("/home-gateway/run/door.sock")
 
 
-def test_one_that_runs_is_told_and_not_started_again(nodes):
+def test_a_running_gateway_is_reloaded_and_not_restarted(nodes):
     nodes.ensure()
     start = next(each for each in nodes.sent["alpha"] if each["do"] == "start-container")
     words = start["argv"]
@@ -161,7 +161,7 @@ def test_one_that_runs_is_told_and_not_started_again(nodes):
         ({"runs": False}, "the guard of home-gateway on alpha does not run", "on alpha: python3 guard.py"),
     ],
 )  # fmt: skip
-def test_what_keeps_it_from_serving_is_said_with_what_to_type(nodes, fault, message, hint):
+def test_a_gateway_that_cannot_serve_is_an_error_with_the_command_to_type(nodes, fault, message, hint):
     vars(nodes).update(fault)
     with pytest.raises(LaunchError) as caught:
         nodes.ensure()
@@ -169,7 +169,7 @@ def test_what_keeps_it_from_serving_is_said_with_what_to_type(nodes, fault, mess
     assert hint in caught.value.hint
 
 
-def test_a_model_that_another_command_is_about_may_be_down(nodes):
+def test_the_model_that_the_command_changes_may_be_down(nodes):
     nodes.says = {"models": {"embed": {"state": "failed", "why": "refused"}}}
     nodes.ensure(["small"])
     nodes.says = {"models": READY}
@@ -179,7 +179,7 @@ def test_a_model_that_another_command_is_about_may_be_down(nodes):
     assert [len(model["backends"]) for model in json.loads(told["content"])["models"]] == [1, 0]
 
 
-def test_replicas_on_nodes_that_answer_go_on(nodes, tmp_path, spark):
+def test_replicas_on_nodes_that_answer_keep_serving(nodes, tmp_path, spark):
     groups = "groups: [{name: east, nodes: [alpha]}, {name: west, nodes: [beta]}]"
     (tmp_path / "home.yaml").write_text(WRITTEN.replace("nodes: [alpha]", groups).partition("- {playbook: gpt")[0])
     nodes = Nodes(load_all(tmp_path / "home.yaml"), spark)
@@ -190,13 +190,13 @@ def test_replicas_on_nodes_that_answer_go_on(nodes, tmp_path, spark):
     assert url.startswith("http://127.0.0.1:")
 
 
-def test_down_says_so_where_its_node_is_away(nodes):
+def test_down_reports_an_unreachable_gateway_node(nodes):
     nodes.away = ["alpha"]
     with pytest.raises(StopError, match="down failed on alpha"):
         remove_gateway(nodes.fleet, see(nodes.fleet, of_inventory(nodes.specs)), Report())
 
 
-def test_an_image_that_cannot_run_it_is_refused_with_the_smallest_that_can(nodes):
+def test_an_image_that_cannot_run_the_gateway_is_refused_with_the_smallest_that_can(nodes):
     nodes.lacks = ["aiohttp"]
     has = {"inside": {**INSIDE, "lacks": []}}
     nodes.others = [{**has, "reference": "large", "size_bytes": 9}, {**has, "reference": "slim", "size_bytes": 5}]
@@ -206,7 +206,7 @@ def test_an_image_that_cannot_run_it_is_refused_with_the_smallest_that_can(nodes
     assert nodes.did("alpha") == []
 
 
-def test_status_tells_of_each_model_what_the_gateway_knows(nodes, capsys):
+def test_status_shows_the_gateways_data_about_each_model(nodes, capsys):
     found = document(nodes.fleet, nodes.specs)
     assert (found["endpoint"], found["why"]) == ("http://192.168.86.11:8000/v1", None)
     embed, small = found["models"]

@@ -1,4 +1,4 @@
-"""Starting, watching and stopping a group on nodes that a test scripts."""
+"""Starting, watching and stopping a group on scripted nodes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from sparkcluster.spec.playbook import Playbook
 
 
 class Spark(FakeHost):
-    """A node that has ranks, changes them as the agent would, and answers as told."""
+    """A node with ranks that changes them as the agent would, with scripted answers."""
 
     def __init__(self, name, log):
         super().__init__(name)
@@ -63,7 +63,7 @@ class Spark(FakeHost):
 
 
 class Watched(FakeStream):
-    """What the watch program says: the scripted documents, and then that all is well, until it is closed."""
+    """The watch program's output: the scripted documents, and then regular signs of life until it is closed."""
 
     def __init__(self, spark, request):
         super().__init__(Result(0, b"", b""))
@@ -82,8 +82,8 @@ class Watched(FakeStream):
             time.sleep(0.02)
 
 
-class Told(Report):
-    """A Report that remembers."""
+class RecordingReport(Report):
+    """A Report that records."""
 
     def __init__(self):
         self.steps, self.notes = [], []
@@ -113,12 +113,12 @@ def sparks(log):
 
 @pytest.fixture
 def up(sparks, monkeypatch):
-    """``up(planned)`` starts, watches and verifies; what it told is in ``up.report``."""
+    """``up(planned)`` starts, watches and verifies; its output is in ``up.report``."""
     monkeypatch.setattr(group, "INTERVAL_S", -1.5)
 
     def run(planned, *, again=False, timeout_s=30, **verify):
         fleet = Fleet({name: sparks[name] for name in planned.plan.nodes})
-        run.report = Told()
+        run.report = RecordingReport()
         changer = Changer(fleet, cluster="atlas", state_dir="~/s", epochs=dict.fromkeys(fleet.names, 1), operation="up")
         document = {"name": "x", "model": {"id": "a/b"}, "verify": {"pause_s": 0, **verify}}
         spec = SimpleNamespace(playbook=Playbook.model_validate(document), places={})
@@ -153,12 +153,12 @@ def test_every_group_answers_twice_before_it_is_up(up, sparks, planned):
     assert up.report.steps == ["verify", "verify"]
 
 
-def test_ranks_that_run_already_are_not_started_again(up, two, log):
+def test_running_ranks_are_not_restarted(up, two, log):
     up(two, again=True)
     assert log == []
 
 
-def test_a_rank_that_cannot_start_takes_the_others_along(up, sparks, two):
+def test_a_rank_that_cannot_start_stops_the_others(up, sparks, two):
     sparks["beta"].fails["start-container"] = "Error: could not select device driver with capabilities: [[gpu]]"
     with pytest.raises(LaunchError) as caught:
         up(two)
@@ -168,7 +168,7 @@ def test_a_rank_that_cannot_start_takes_the_others_along(up, sparks, two):
     assert running(sparks) == {}
 
 
-def test_a_dead_rank_takes_the_others_along_heads_first(up, sparks, two, log, monkeypatch):
+def test_a_dead_rank_stops_the_others_heads_first(up, sparks, two, log, monkeypatch):
     monkeypatch.setattr(group, "INTERVAL_S", 2)
     sparks["beta"].says = [{"states": {two.rank("beta"): {"state": "exited", "exit_code": 3}}}]
     sparks["alpha"].answers = [{"status": None, "kind": "refused", "message": "nothing listens"}]
@@ -180,11 +180,11 @@ def test_a_dead_rank_takes_the_others_along_heads_first(up, sparks, two, log, mo
     assert stops == ["alpha", "beta"]
 
 
-def test_what_serves_is_stopped_once_its_requests_may_have_finished(sparks, planned, log):
+def test_a_serving_release_is_stopped_after_its_requests_had_time_to_finish(sparks, planned, log):
     two = planned(args={"shutdown-timeout": 60})
     fleet = Fleet({name: sparks[name] for name in two.plan.nodes})
     changer = Changer(fleet, cluster="atlas", state_dir="~/s", epochs=dict.fromkeys(fleet.names, 1))
-    assert stopping.stop(changer, stopping.ranks_of(two.plan), Told()) == {}
+    assert stopping.stop(changer, stopping.ranks_of(two.plan), RecordingReport()) == {}
     assert [node for node, do in log if do == "stop"] == ["alpha", "beta"]
     assert (sparks["alpha"].graces, sparks["beta"].graces) == ([90], [30])
     assert sparks["alpha"].waits["stop"] > sparks["beta"].waits["stop"]
@@ -198,7 +198,7 @@ def test_what_serves_is_stopped_once_its_requests_may_have_finished(sparks, plan
         (["204", {"status": 500, "kind": "engine-dead", "message": "EngineDeadError"}], "after a pause"),
     ],
 )
-def test_an_answer_that_is_wrong_ends_the_launch(up, sparks, two, answers, report):
+def test_a_wrong_answer_ends_the_launch(up, sparks, two, answers, report):
     sparks["alpha"].answers = answers
     with pytest.raises(LaunchError) as caught:
         up(two, expect="204")
@@ -211,8 +211,8 @@ def test_an_answer_that_is_wrong_ends_the_launch(up, sparks, two, answers, repor
 # ------------------------------------------------------------------------------------------- silence
 
 
-class Quiet(Watched):
-    """What the watch program says of a rank that loads for ever."""
+class EndlessLoad(Watched):
+    """Output of the watch program for a rank that loads endlessly."""
 
     def lines(self, silence_s):
         while not self.closed:
@@ -221,20 +221,20 @@ class Quiet(Watched):
             time.sleep(0.02)
 
 
-def loads(spark):
-    """Let it load for ever."""
+def load_endlessly(spark):
+    """Make it load endlessly."""
 
     def stream(argv, *, stdin=b""):
         boot = json.loads(stdin.split(b"\n", 1)[0])
         if boot["program"] == "watch":
-            return Quiet(spark, boot["request"])
+            return EndlessLoad(spark, boot["request"])
         return FakeHost.stream(spark, argv, stdin=stdin)
 
     spark.stream = stream
 
 
-def test_a_node_that_falls_silent_ends_the_command_and_no_rank(up, sparks, two, log):
-    loads(sparks["alpha"])
+def test_a_silent_node_ends_the_command_and_stops_no_rank(up, sparks, two, log):
+    load_endlessly(sparks["alpha"])
     sparks["beta"].says = [HostLost("connection to beta broke during watch", node="beta")]
     with pytest.raises(HostSilent, match="connection to beta broke during watch") as caught:
         up(two)
@@ -245,7 +245,7 @@ def test_a_node_that_falls_silent_ends_the_command_and_no_rank(up, sparks, two, 
     assert set(running(sparks)) == {"alpha", "beta"}
 
 
-def test_a_head_that_cannot_be_asked_ends_the_command_and_no_rank(up, sparks, two, log):
+def test_a_head_that_cannot_be_queried_ends_the_command_and_stops_no_rank(up, sparks, two, log):
     def lost(request):
         raise HostTimeout("alpha: no answer", node="alpha")
 
@@ -256,10 +256,10 @@ def test_a_head_that_cannot_be_asked_ends_the_command_and_no_rank(up, sparks, tw
     assert {do for _, do in log} == {"start-container"}
 
 
-def test_a_rank_that_dies_while_another_node_is_silent_is_named_and_what_was_left(up, sparks, two, monkeypatch):
+def test_a_rank_that_dies_while_another_node_is_silent_is_named_with_the_remaining_ranks(up, sparks, two, monkeypatch):
     monkeypatch.setattr(readiness, "SILENCE_S", 0.2)
     monkeypatch.setattr(group, "INTERVAL_S", 2)
-    sparks["beta"].stream = lambda argv, *, stdin=b"": Mute(Result(0, b"", b""), silent=True)
+    sparks["beta"].stream = lambda argv, *, stdin=b"": SilentRank(Result(0, b"", b""), silent=True)
     sparks["beta"].fails["stop"] = "beta: no answer"
     sparks["alpha"].says = [{"states": {two.rank("alpha"): {"state": "exited", "exit_code": 3}}}]
     sparks["alpha"].answers = [{"status": None, "kind": "refused", "message": "nothing listens"}]
@@ -270,16 +270,16 @@ def test_a_rank_that_dies_while_another_node_is_silent_is_named_and_what_was_lef
     assert set(running(sparks)) == {"beta"}
 
 
-def test_the_limit_ends_a_launch_that_never_answers(up, sparks, two):
-    mute(sparks["alpha"])
+def test_a_launch_that_never_answers_times_out(up, sparks, two):
+    make_silent(sparks["alpha"])
     with pytest.raises(LaunchError, match="no answer within 0 s") as caught:
         up(two, timeout_s=0.3)
     assert "ready_timeout_s" in caught.value.hint
     assert running(sparks) == {}
 
 
-class Mute(FakeStream):
-    """A rank that lives and never listens; one of a ``silent`` node says nothing."""
+class SilentRank(FakeStream):
+    """A rank that is alive and never listens; a rank of a ``silent`` node sends nothing."""
 
     def __init__(self, result, *, silent=False):
         super().__init__(result)
@@ -292,12 +292,12 @@ class Mute(FakeStream):
             time.sleep(0.02)
 
 
-def mute(spark):
-    """Its watch program says no more than that it lives."""
+def make_silent(spark):
+    """Its watch program only reports that it is alive."""
     plain = spark.stream
 
     def stream(argv, stdin=b""):
-        return Mute(Result(0, b"", b"")) if b'"program": "watch"' in stdin else plain(argv, stdin=stdin)
+        return SilentRank(Result(0, b"", b"")) if b'"program": "watch"' in stdin else plain(argv, stdin=stdin)
 
     spark.stream = stream
 
@@ -305,7 +305,7 @@ def mute(spark):
 # ------------------------------------------------------------------------------------------- lease and Ctrl-C
 
 
-def test_a_node_that_refuses_the_start_is_left_as_it_is_and_the_others_are_cleaned(up, sparks, two, log):
+def test_a_node_that_refuses_the_start_is_unchanged_and_the_others_are_cleaned(up, sparks, two, log):
     sparks["beta"].epoch = 2
     sparks["beta"].ranks = {"of-bob"}
     with pytest.raises(LeaseLost, match="beta refused the change: epoch 1 is over: the lease was last") as caught:
@@ -315,7 +315,7 @@ def test_a_node_that_refuses_the_start_is_left_as_it_is_and_the_others_are_clean
     assert running(sparks) == {"beta": {"of-bob"}}
 
 
-def test_who_lost_the_lease_while_watching_says_so_and_stops_nothing_of_the_others(up, sparks, two):
+def test_a_watch_that_lost_the_lease_says_so_and_stops_no_rank_of_others(up, sparks, two):
     def taken_over(request):
         for spark in sparks.values():
             spark.epoch, spark.ranks = 2, {"of-bob"}
@@ -328,7 +328,7 @@ def test_who_lost_the_lease_while_watching_says_so_and_stops_nothing_of_the_othe
     assert sparks["alpha"].ranks == sparks["beta"].ranks == {"of-bob"}
 
 
-def test_a_node_whose_lease_is_lost_hides_no_failure_of_another(up, sparks, two, monkeypatch):
+def test_a_node_with_a_lost_lease_hides_no_failure_of_another(up, sparks, two, monkeypatch):
     """Its connection broke, and the lease ended with it."""
     monkeypatch.setattr(group, "INTERVAL_S", 2)
 
@@ -344,8 +344,8 @@ def test_a_node_whose_lease_is_lost_hides_no_failure_of_another(up, sparks, two,
 
 @pytest.fixture
 def ctrl_c(sparks, monkeypatch):
-    """``ctrl_c(times)`` while alpha lives and never listens."""
-    mute(sparks["alpha"])
+    """``ctrl_c(times)`` while alpha is alive and never listens."""
+    make_silent(sparks["alpha"])
 
     def press(times=1):
         left = iter(range(times))
@@ -361,7 +361,7 @@ def ctrl_c(sparks, monkeypatch):
     return press
 
 
-def test_ctrl_c_stops_what_was_started_and_says_that_nothing_is_left(up, sparks, two, ctrl_c):
+def test_ctrl_c_stops_started_ranks_and_reports_that_nothing_is_left(up, sparks, two, ctrl_c):
     ctrl_c()
     with pytest.raises(Interrupted, match=r"^interrupted; nothing is left running$") as caught:
         up(two)
@@ -370,8 +370,8 @@ def test_ctrl_c_stops_what_was_started_and_says_that_nothing_is_left(up, sparks,
     assert "press Ctrl-C again" in up.report.notes[0]
 
 
-def test_ctrl_c_leaves_a_group_that_has_answered_as_it_is(up, sparks, planned, monkeypatch):
-    mute(sparks["gamma"])
+def test_ctrl_c_leaves_a_group_that_has_answered_running(up, sparks, planned, monkeypatch):
+    make_silent(sparks["gamma"])
     left = iter([1])
 
     class Pressed(group.Calls):
@@ -388,7 +388,7 @@ def test_ctrl_c_leaves_a_group_that_has_answered_as_it_is(up, sparks, planned, m
     assert set(running(sparks)) == {"alpha", "beta"}
 
 
-def test_a_second_ctrl_c_leaves_it_as_it_is_and_says_what_to_type(up, two, ctrl_c):
+def test_a_second_ctrl_c_leaves_the_ranks_and_shows_the_command_to_type(up, two, ctrl_c):
     ctrl_c(2)
     with pytest.raises(Interrupted, match="interrupted again; ranks may still run on alpha, beta") as caught:
         up(two)
@@ -399,7 +399,7 @@ def test_a_second_ctrl_c_leaves_it_as_it_is_and_says_what_to_type(up, two, ctrl_
 
 
 @pytest.mark.parametrize("fault", ["start", "death", "answer"])
-def test_a_group_that_fails_stops_its_own_ranks_alone(up, sparks, planned, fault, monkeypatch):
+def test_a_failing_group_stops_only_its_ranks(up, sparks, planned, fault, monkeypatch):
     four = planned(groups=2)
     if fault == "start":
         sparks["delta"].fails["start-container"] = "Error: no space left on device"
@@ -418,7 +418,7 @@ def test_a_group_that_fails_stops_its_own_ranks_alone(up, sparks, planned, fault
 # ------------------------------------------------------------------------------------------- stopping
 
 
-def test_stop_goes_on_where_one_node_fails(sparks, two):
+def test_stop_continues_after_a_failure_on_one_node(sparks, two):
     fleet = Fleet({name: sparks[name] for name in ("alpha", "beta")})
     changer = Changer(fleet, cluster="atlas", state_dir="~/s", epochs=dict.fromkeys(fleet.names, 1))
     for name in fleet.hosts:

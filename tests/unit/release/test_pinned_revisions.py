@@ -1,4 +1,4 @@
-"""What a branch or tag named at first, and what happens when its owner lets it name something else."""
+"""The commit that a branch or tag named first, and its change by the owner of the repository."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Notes(Report):
 
 @pytest.fixture
 def staged(spark, cluster):
-    """Stages on a node that has everything: ``staged(commit, image ID, **model)``; what was noted."""
+    """Stages on a node that has everything: ``staged(commit, image ID, **model)``; returns the notes."""
 
     def run(commit, image_id="sha256:1", *, remote_code=False, dry_run=False, args=None, adapter=None, **model):
         weights = {"path": "/w", "revision": commit, "files": [{"name": "config.json", "size_bytes": 1}]}
@@ -63,7 +63,7 @@ def test_another_image_or_commit_under_the_same_name_is_reported_until_it_is_acc
     )
 
 
-def test_other_code_of_a_branch_does_not_run_before_someone_accepts_it(staged):
+def test_changed_code_of_a_branch_does_not_run_without_consent(staged):
     assert staged(OLD, remote_code=True) == []
     for _ in range(2):
         with pytest.raises(
@@ -78,7 +78,7 @@ def test_other_code_of_a_branch_does_not_run_before_someone_accepts_it(staged):
     assert staged(NEW, remote_code=True) == []
 
 
-def test_another_commit_of_what_is_loaded_beside_the_model_is_reported(staged):
+def test_another_commit_of_a_repository_loaded_with_the_model_is_reported(staged):
     args = {"lora-modules": ["sql=org/adapter"]}
     assert staged(OLD, args=args, adapter=OLD) == []
     (warning,) = staged(OLD, args=args, adapter=NEW)

@@ -1,4 +1,4 @@
-"""Whether Ray is brought: the same answer at every look, whatever a package index does in between."""
+"""Whether Ray is copied to nodes: the same decision at every check, whatever a package index does in between."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ IMAGE = {"reference": "vllm/vllm-openai:v0.18.0", "id": "sha256:1", "architectur
 
 @pytest.fixture
 def view(spark, cluster):
-    """What a look makes of two Sparks whose image has no Ray; ``changes`` are facts by node."""
+    """The view of two Sparks whose image has no Ray; ``changes`` are facts by node."""
 
     def make(*, executor="auto", bring_ray=None, **changes):
         facts = {
@@ -30,7 +30,7 @@ def view(spark, cluster):
 
 
 def running(view, *, record=True):
-    """Facts of both nodes as they are once the plan of ``view`` runs."""
+    """Facts of both nodes while the plan of ``view`` runs."""
     document = view.plan.as_json()
     return {
         name: {
@@ -45,19 +45,19 @@ def staged(view):
     return ray_name(next(iter(view.facts.values())).image.inside)
 
 
-def test_what_runs_without_it_stays_so_though_it_could_be_had_now(view):
+def test_a_release_running_without_ray_stays_so_although_ray_is_now_available(view):
     fallen_back = view(bring_ray=False)
     assert fallen_back.plan.groups[0].executor == "native"
     for record in (True, False):
         again = view(**running(fallen_back, record=record))
         assert again.plan.hash == fallen_back.plan.hash
-    # another cluster of the same user had it brought here meanwhile
+    # another cluster of the same user has copied it here since then
     changes = running(fallen_back)
     changes["alpha"]["rays"] = (staged(fallen_back),)
     assert view(**changes).plan.hash == fallen_back.plan.hash
 
 
-def test_what_runs_with_it_is_the_same_plan_at_the_next_look(view):
+def test_a_release_running_with_ray_has_the_same_plan_at_the_next_check(view):
     first = view()
     for rays in ((staged(first),), ()):
         changes = running(first)

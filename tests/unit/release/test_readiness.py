@@ -1,4 +1,4 @@
-"""Events in, verdict out, under a clock that the test holds."""
+"""Events in, verdict out, with a clock controlled by the test."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def tick(two):
     return make
 
 
-def test_nothing_is_wrong_with_ranks_that_run(launch, tick):
+def test_running_ranks_have_no_problem(launch, tick):
     for now in range(100, 2000, 2):
         launch.feed(tick("alpha"), now)
         launch.feed(tick("beta"), now)
@@ -29,7 +29,7 @@ def test_nothing_is_wrong_with_ranks_that_run(launch, tick):
     assert not launch.ready
 
 
-def test_what_the_ranks_took_is_that_of_the_node_with_the_least_room(launch, tick):
+def test_the_recorded_memory_is_that_of_the_node_with_the_least_free_memory(launch, tick):
     launch.feed(watched.memory("alpha", 100 << 30, 30 << 30, 50 << 30), 110)
     launch.feed(watched.memory("beta", 100 << 30, 60 << 30, 40 << 30), 110)
     launch.feed(tick("beta"), 111)
@@ -37,7 +37,7 @@ def test_what_the_ranks_took_is_that_of_the_node_with_the_least_room(launch, tic
 
 
 @pytest.mark.parametrize("state", ["exited", "dead", "gone"])
-def test_a_dead_rank_fails_the_launch_once_its_last_lines_are_in(launch, tick, two, state):
+def test_a_dead_rank_fails_the_launch_after_its_last_lines_are_read(launch, tick, two, state):
     launch.feed(tick("alpha"), 110)
     launch.feed(tick("beta", state, exit_code=1), 110)
     assert launch.failure(110 + LAST_LINES_S - 0.1) is None
@@ -51,8 +51,8 @@ def test_a_dead_rank_fails_the_launch_once_its_last_lines_are_in(launch, tick, t
     assert failure.log == ("RuntimeError: NCCL error: unhandled system error",)
 
 
-def test_the_rank_that_died_of_itself_is_named_before_the_one_it_took_along(launch, tick, two):
-    """The head notices the death of its worker first, and is seen dead before the worker is."""
+def test_the_rank_that_died_first_is_named_before_the_ranks_it_took_down(launch, tick, two):
+    """The head notices the death of its worker first, and its own death is seen before the worker's."""
     launch.feed(tick("alpha", "exited", exit_code=0), 110)
     launch.feed(tick("beta", "exited", exit_code=1), 110.8)
     launch.feed(watched.lines("beta", two.rank("beta"), (OOM,)), 111)
@@ -61,7 +61,7 @@ def test_the_rank_that_died_of_itself_is_named_before_the_one_it_took_along(laun
     assert failure.log == (OOM,)
 
 
-def test_the_line_that_says_why_has_its_number_in_the_kept_log(launch, tick, two):
+def test_the_line_of_the_cause_has_its_number_in_the_saved_log(launch, tick, two):
     lines = ("loading", OOM, "\x1b[31m" + OOM + "\x1b[0m ", "RuntimeError: Engine core initialization failed")
     launch.feed(watched.lines("beta", two.rank("beta"), lines), 110)
     launch.feed(tick("beta", "exited", exit_code=1), 110)
@@ -69,8 +69,8 @@ def test_the_line_that_says_why_has_its_number_in_the_kept_log(launch, tick, two
     assert (reason.node, reason.number, reason.line) == ("beta", 3, OOM)
 
 
-def test_a_cable_that_is_cut_is_named_before_the_ranks_that_died_of_it(launch, tick, two):
-    """Also within the time in which a link may come back."""
+def test_a_cut_cable_is_named_before_the_ranks_that_died_of_it(launch, tick, two):
+    """Also within the time in which a link may return."""
     closed = "[gloo/transport/tcp/pair.cc:547] Connection closed by peer [192.168.177.11]:39075"
     launch.feed(watched.lines("beta", two.rank("beta"), (closed,)), 110)
     launch.feed(tick("beta", "exited", exit_code=134, links={two.link("beta"): False}), 110)
@@ -79,14 +79,14 @@ def test_a_cable_that_is_cut_is_named_before_the_ranks_that_died_of_it(launch, t
     assert failure.reason is None
 
 
-def test_memory_that_ran_out_is_told_from_the_exit_code(launch, tick):
+def test_out_of_memory_is_detected_from_the_exit_code(launch, tick):
     launch.feed(tick("beta", "exited", exit_code=137, oom_killed=True), 110)
     failure = launch.failure(112)
     assert "memory ran out" in failure.message
     assert "exit code 137" in failure.message
 
 
-def test_a_pulled_cable_is_named_and_a_flap_is_not(launch, tick, two):
+def test_a_pulled_cable_is_reported_and_a_flapping_link_is_not(launch, tick, two):
     link = two.link("beta")
     launch.feed(tick("beta", links={link: False}), 110)
     assert launch.failure(110 + LINK_GRACE_S - 0.1) is None
@@ -98,7 +98,7 @@ def test_a_pulled_cable_is_named_and_a_flap_is_not(launch, tick, two):
     assert (failure.node, link in failure.message, "cable" in failure.message) == ("beta", True, True)
 
 
-def test_a_group_is_ready_when_its_head_takes_connections_or_says_so(launch, two):
+def test_a_group_is_ready_when_its_head_accepts_connections_or_logs_so(launch, two):
     launch.feed(watched.tick("beta", {}, listening=True), 1)
     assert not launch.ready
     launch.feed(watched.lines("alpha", two.rank("alpha"), ("INFO:     Application startup complete.",)), 2)
@@ -111,7 +111,7 @@ def test_a_group_is_ready_when_its_head_takes_connections_or_says_so(launch, two
 # ------------------------------------------------------------------------------------------- silence
 
 
-def test_an_overdue_launch_says_who_stands_at_what(launch, two):
+def test_an_overdue_launch_shows_the_phase_of_each_rank(launch, two):
     launch.feed(
         watched.lines("alpha", two.rank("alpha"), ("[sparkcluster] phase=ray-wait 1/2 missing 192.168.177.12",)), 699
     )

@@ -1,4 +1,4 @@
-"""The speed that a switch compares: three short answers in prose, sampled as clients are told to."""
+"""The speed that a switch compares: three short prose answers, sampled with the parameters for clients."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from sparkcluster.release.replacement import measure_speed as measure
 
 
 def test_the_speed_is_the_median_of_answers_to_several_prompts(world):
-    """One text three times, or a count, would be the best case of a drafter: it has seen the text before."""
+    """One text three times, or counting, would be the best case of a drafter, which has seen the text before."""
     asked = []
 
     def answer(request):

@@ -1,4 +1,4 @@
-"""``stage``: who is asked, what is changed, and what is told of it."""
+"""``stage``: contacted nodes, changes, and output."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def run(hosts, cluster, **options):
     return stage(Fleet(hosts), cluster(TWO), Options(dry_run=True, **options), Report())
 
 
-def test_a_dry_run_takes_no_lease_and_says_who_lacks_what(hosts, cluster, capsys):
+def test_a_dry_run_takes_no_lease_and_lists_what_each_node_lacks(hosts, cluster, capsys):
     done = run(hosts, cluster)
     planned(done)
     assert capsys.readouterr().out.splitlines() == [
@@ -59,7 +59,7 @@ def test_a_dry_run_takes_no_lease_and_says_who_lacks_what(hosts, cluster, capsys
     assert document["copied"] == []
 
 
-def test_nothing_begins_while_a_node_cannot_be_reached(hosts, cluster):
+def test_nothing_begins_while_a_node_is_unreachable(hosts, cluster):
     def refuse(_request):
         raise HostRefused("beta does not listen", node="beta")
 
@@ -80,7 +80,7 @@ def test_nothing_begins_while_a_node_cannot_be_reached(hosts, cluster):
         (["--encrypt"], {"limit_mb_s": 0.5}, (True, 500_000)),
     ],
 )
-def test_what_the_inventory_says_of_copies_counts_unless_a_flag_says_otherwise(
+def test_the_inventorys_copy_settings_apply_unless_a_flag_overrides_them(
     hosts, cluster, monkeypatch, flags, inventory, used
 ):
     settings = []
@@ -94,6 +94,6 @@ def test_what_the_inventory_says_of_copies_counts_unless_a_flag_says_otherwise(
     assert {(each.encrypt, each.limit_bytes_s) for each in settings} == {used}
 
 
-def test_a_warning_that_was_shown_while_it_copied_is_not_shown_again(capsys):
+def test_a_warning_shown_during_the_copy_is_not_repeated(capsys):
     copied(StageReport((), warnings=("a and d share no cable",)))
     assert capsys.readouterr().out == ""

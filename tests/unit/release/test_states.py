@@ -20,12 +20,12 @@ def states(world, facts=None):
 
 
 def seen(world, facts=None):
-    """The state of the one group."""
+    """The state of the only group."""
     (group,) = states(world, facts).values()
     return group.state
 
 
-def test_nothing_of_ours(world):
+def test_no_ranks_of_this_cluster(world):
     assert seen(world()) is State.EMPTY
     assert seen(world().change("beta", image=None)) is State.EMPTY
 
@@ -42,13 +42,13 @@ def test_all_ranks_of_this_plan_with_their_record(world):
 
 
 @pytest.mark.parametrize("recorded_on", ["alpha", "beta"])
-def test_what_one_node_has_no_record_of_is_verified_and_recorded_again(world, recorded_on):
+def test_a_release_missing_on_one_node_is_verified_and_recorded_there(world, recorded_on):
     cluster = world()
     plan = cluster.plan(release=3)
     assert seen(cluster.run(plan).record(plan, 3, recorded_on)) is State.STARTED
 
 
-def test_another_recorded_plan_runs_whole(world):
+def test_another_recorded_plan_that_runs_completely(world):
     cluster = world(playbook={"env": {"A": "1"}})
     plan = cluster.plan(release=3)
     cluster.run(plan).record(plan, 3)
@@ -60,7 +60,7 @@ def test_another_recorded_plan_runs_whole(world):
     assert newer.planned[0].text == "image: vllm/vllm-openai:v0.18.0 → vllm/vllm-openai:v0.32.0"
 
 
-def test_what_serves_is_not_taken_for_remains_when_a_node_leaves_or_joins_the_inventory(world):
+def test_a_serving_release_is_not_treated_as_leftovers_when_a_node_leaves_or_joins_the_inventory(world):
     cluster = world()
     plan = cluster.plan(release=3)
     cluster.run(plan).record(plan, 3)
@@ -70,14 +70,14 @@ def test_what_serves_is_not_taken_for_remains_when_a_node_leaves_or_joins_the_in
 
 
 @pytest.mark.parametrize("rank_state", ["exited", "unknown"])
-def test_a_rank_that_does_not_run(world, rank_state):
+def test_a_rank_that_is_not_running(world, rank_state):
     cluster = world()
     plan = cluster.plan(release=3)
     cluster.run(plan, "alpha").run(plan, "beta", state=rank_state).record(plan, 3)
     assert seen(cluster) is State.REMAINS
 
 
-def test_another_plan_that_was_never_recorded(world):
+def test_another_plan_without_a_record(world):
     cluster = world(playbook={"env": {"A": "1"}})
     cluster.run(cluster.plan(release=3))
     edited = world(playbook={"env": {"A": "2"}})
@@ -86,14 +86,14 @@ def test_another_plan_that_was_never_recorded(world):
     assert seen(edited, cluster.change("beta", ranks=()).facts) is State.REMAINS, "a rank is gone"
 
 
-def test_ranks_with_our_name_and_another_state_directory(world):
+def test_ranks_with_the_same_cluster_name_and_another_state_directory(world):
     cluster = world()
     cluster.run(cluster.plan(), "beta", **{"io.sparkcluster.state_dir": "/srv/other"})
     assert seen(cluster) is State.TAKEN
     assert seen(cluster.run(cluster.plan(), "alpha")) is State.TAKEN
 
 
-def test_the_next_number_is_above_every_record_and_every_try(world):
+def test_the_next_number_is_above_every_record_and_every_attempt(world):
     cluster = world()
     assert next_number(cluster.facts, "atlas") == 1
     cluster.record(cluster.plan(), 3, "beta")
@@ -108,7 +108,7 @@ def test_the_next_number_is_above_every_record_and_every_try(world):
 
 @pytest.fixture
 def pairs(world):
-    """Two groups of two, of which release 3 is recorded; ``pairs(east=…, west=…)`` says which ranks are there."""
+    """Two groups of two with release 3 recorded; ``pairs(east=…, west=…)`` sets their ranks."""
 
     def make(east="running", west="running", **changes):
         cluster = world("alpha beta gamma delta", groups=PAIRS, **changes)
@@ -125,7 +125,7 @@ def pairs(world):
 @pytest.mark.parametrize(
     ("west", "state"), [("running", State.SERVING), ("exited", State.REMAINS), (None, State.EMPTY)]
 )
-def test_a_group_has_a_state_of_its_own(pairs, west, state):
+def test_each_group_has_a_separate_state(pairs, west, state):
     found = states(pairs(west=west))
     assert {name: group.state for name, group in found.items()} == {"east": State.SERVING, "west": state}
 
@@ -133,7 +133,7 @@ def test_a_group_has_a_state_of_its_own(pairs, west, state):
 # ------------------------------------------------------------------------------------------- drift
 
 
-def moved(cluster, spark, **changes):
+def with_changed_address(cluster, spark, **changes):
     """The facts of ``cluster`` where beta's first twin has another address, or another GID index."""
     facts = dict(cluster.facts)
     interfaces = {"enp1s0f0np0": "192.168.177.12/24", "enP2p1s0f0np0": "192.168.178.12/24", **changes}
@@ -143,20 +143,20 @@ def moved(cluster, spark, **changes):
     return facts
 
 
-def test_an_address_that_changed_since_the_start_is_drift_and_not_another_plan(world, spark):
+def test_an_address_changed_since_the_start_is_drift_and_not_another_plan(world, spark):
     cluster = world()
     plan = cluster.plan(release=3)
     cluster.run(plan).record(plan, 3)
-    group = states(cluster, moved(cluster, spark, enp1s0f0np0="192.168.177.99/24"))["default"]
+    group = states(cluster, with_changed_address(cluster, spark, enp1s0f0np0="192.168.177.99/24"))["default"]
     assert (group.state, group.planned) == (State.SERVING, ())
     assert group.drift == ("beta: address 192.168.177.12 → 192.168.177.99",)
 
 
-def test_drift_beside_an_edit_is_another_plan(world, spark):
+def test_drift_with_an_edit_is_another_plan(world, spark):
     cluster = world(playbook={"env": {"A": "1"}})
     plan = cluster.plan(release=3)
     cluster.run(plan).record(plan, 3)
-    facts = moved(cluster, spark, enp1s0f0np0="192.168.177.99/24")
+    facts = with_changed_address(cluster, spark, enp1s0f0np0="192.168.177.99/24")
     assert seen(world(playbook={"env": {"A": "2"}}), facts) is State.OTHER
 
 
@@ -164,7 +164,7 @@ def test_drift_beside_an_edit_is_another_plan(world, spark):
 
 
 @pytest.mark.parametrize("seen", list(itertools.product((State.SERVING, State.OTHER), *[(False, True)] * 4)))
-def test_what_is_not_dead_is_cleaned_with_replace_alone(seen):
+def test_a_release_that_is_not_dead_is_cleaned_only_with_replace(seen):
     state, answers, rotated, drifted, again = seen
     verdict = Verdict(None, None if answers else "no answer")
     group = GroupState("default", state, {}, drift=("moved",) * drifted, rotated=("KEY",) * rotated, verdict=verdict)

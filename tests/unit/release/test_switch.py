@@ -1,4 +1,4 @@
-"""A switch to another release: proven before, taken back where it fails, ended by whoever comes next where it is cut off."""
+"""A switch to another release: checked before, rolled back if it fails, and finished by the next operator if interrupted."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ BROKEN = "the engine crashed at load"
 
 
 class Killed(BaseException):
-    """The controller is gone from one moment to the next."""
+    """The controller ends abruptly."""
 
 
 @pytest.fixture
@@ -55,12 +55,12 @@ def switching(world):
 
 
 def acts(up):
-    """What was done to ranks."""
+    """Actions on ranks."""
     return [each for each in up.done if each.split()[0] in {"stop", "launch", "watch"}]
 
 
 def value(cluster, node="alpha"):
-    """What the variable A of the recorded release is on a node, and its number."""
+    """The value of variable A in a node's recorded release, and the release's number."""
     release = read(cluster.facts[node].release)
     return release.record["plan"]["nodes"][node]["env"]["A"], release.number
 
@@ -73,7 +73,7 @@ def running(cluster):
 
 
 def fails_with(wanted, error=BROKEN):
-    """Ranks whose variable A is ``wanted`` do not come up."""
+    """Ranks with variable A = ``wanted`` do not start."""
 
     def outcome(launch):
         node = next(iter(launch.plan.nodes.values()))
@@ -92,7 +92,7 @@ def test_a_switch_stages_first_then_replaces_and_is_recorded(up, switching):
     assert done.downtime_s > 0
 
 
-def test_a_release_that_fails_is_taken_back(up, switching):
+def test_a_failing_release_is_rolled_back(up, switching):
     cluster = switching()
     with pytest.raises(RolledBack) as caught:
         up(cluster, command=upgrade, fails=fails_with("2"))
@@ -101,12 +101,12 @@ def test_a_release_that_fails_is_taken_back(up, switching):
     assert value(cluster) == ("1", 4)
     assert up.done[-2:] == ["launch alpha beta", "launch alpha beta"]
     assert [node.switch for node in cluster.facts.values()] == [None, None]
-    # what is marked as failed is the start of the new release, and not what the way back did
+    # the start of the new release is marked as failed, not the steps of the rollback
     assert [step for step in up.report.ended if step.endswith("!")] == ["start!"]
     assert (up.report.ended[-2:], up.report.begun) == (["start", "verify"], "")
 
 
-def test_nothing_else_starts_between_a_release_that_fails_and_the_one_that_is_gone_back_to(up, switching, monkeypatch):
+def test_no_other_start_happens_between_a_failed_release_and_its_rollback(up, switching, monkeypatch):
     cluster, close = switching(), Lease.close
     up.held = lambda kind: up.done.append("start lock") if kind == "start" else None
     monkeypatch.setattr(
@@ -118,7 +118,7 @@ def test_nothing_else_starts_between_a_release_that_fails_and_the_one_that_is_go
     assert acted == ["start lock", "launch alpha beta", "launch alpha beta", "let go"]
 
 
-def test_without_rollback_the_failure_is_left_with_a_bundle(up, switching, tmp_path, monkeypatch):
+def test_without_rollback_the_failure_remains_with_a_bundle(up, switching, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     cluster = switching()
     with pytest.raises(LaunchError, match=BROKEN) as caught:
@@ -130,7 +130,7 @@ def test_without_rollback_the_failure_is_left_with_a_bundle(up, switching, tmp_p
         assert any(name.endswith("doctor.json") for name in archive.getnames())
 
 
-def test_a_switch_that_fails_before_it_begins_touches_nothing_that_serves(up, switching):
+def test_a_switch_that_fails_before_it_begins_leaves_the_serving_release_unchanged(up, switching):
     cluster = switching()
 
     def full(*_, **__):
@@ -142,7 +142,7 @@ def test_a_switch_that_fails_before_it_begins_touches_nothing_that_serves(up, sw
     assert acts(up) == []
 
 
-def test_where_going_back_fails_too_the_command_is_said(up, switching):
+def test_if_the_rollback_fails_too_the_command_to_type_is_shown(up, switching):
     cluster = switching()
     with pytest.raises(LaunchError) as caught:
         up(cluster, command=upgrade, fails=lambda _: LaunchError(BROKEN, node="alpha"))
@@ -153,7 +153,7 @@ def test_where_going_back_fails_too_the_command_is_said(up, switching):
     assert (done.number, value(cluster)) == (4, ("1", 4))
 
 
-def test_ctrl_c_after_the_old_release_was_stopped_brings_it_back(up, switching):
+def test_ctrl_c_after_the_old_release_was_stopped_rolls_back(up, switching):
     cluster = switching()
     outcome = [Interrupted("interrupted", step="start"), None]
     with pytest.raises(Interrupted, match="release 3 serves again, as release 4") as caught:
@@ -162,7 +162,7 @@ def test_ctrl_c_after_the_old_release_was_stopped_brings_it_back(up, switching):
     assert value(cluster) == ("1", 4)
 
 
-def test_who_lost_the_lease_takes_nothing_back(up, switching):
+def test_after_losing_the_lease_nothing_is_rolled_back(up, switching):
     cluster = switching()
     with pytest.raises(LeaseLost):
         up(cluster, command=upgrade, fails=lambda _: LeaseLost("another operator has the lease"))
@@ -187,7 +187,7 @@ ON_RECORDS = {"rollback": lambda f, s, o, r: rollback(f, s, 3, o, r), "restart":
 
 
 @pytest.mark.parametrize("command", [*ON_RECORDS, "resume"])
-def test_what_a_node_wrote_runs_nowhere_before_it_was_shown_and_accepted(up, switching, command):
+def test_a_record_written_by_a_node_runs_nowhere_before_it_was_shown_and_accepted(up, switching, command):
     cluster = switching()
     if command == "resume":
         switch = replacement.document(cluster.spec, number=4, source=3, groups=["default"], back=None)
@@ -209,7 +209,7 @@ def test_what_a_node_wrote_runs_nowhere_before_it_was_shown_and_accepted(up, swi
     assert "/bundled/" not in str(up.recorded), "compile caches of shipped playbooks are theirs alone"
 
 
-def test_the_image_of_a_record_is_a_nodes_word_and_asked_about_unless_it_was_started_from_here(up, switching):
+def test_the_image_in_a_nodes_record_needs_consent_unless_it_was_started_from_this_machine(up, switching):
     cluster = switching()
     other = "sha256:" + "66" * 32
     release = read(cluster.facts["alpha"].release)
@@ -222,7 +222,7 @@ def test_the_image_of_a_record_is_a_nodes_word_and_asked_about_unless_it_was_sta
         assert acts(up) == []
 
 
-def test_going_back_by_itself_asks_nothing_though_the_record_changes_meanwhile(up, switching):
+def test_an_automatic_rollback_asks_nothing_even_if_the_record_changes_during_the_upgrade(up, switching):
     """It was read and accepted before anything was stopped."""
     cluster = switching()
     up.tick = lambda event: written_by_the_node(cluster) if event == "stop" else None
@@ -233,7 +233,7 @@ def test_going_back_by_itself_asks_nothing_though_the_record_changes_meanwhile(u
 
 
 @pytest.mark.parametrize("command", ON_RECORDS)
-def test_a_node_that_was_off_costs_one_warning_and_what_the_head_has_is_used(up, switching, command):
+def test_a_node_that_was_off_causes_one_warning_and_the_heads_record_is_used(up, switching, command):
     cluster = switching()
     before = read(cluster.facts["beta"].release)
     up(cluster, command=upgrade)
@@ -248,7 +248,7 @@ def test_a_node_that_was_off_costs_one_warning_and_what_the_head_has_is_used(up,
 
 
 @pytest.mark.parametrize("answer", [{"unread": "nvidia-container-cli: requirement error"}, {"gpus": 0}])
-def test_nothing_is_stopped_where_a_container_of_the_image_has_no_gpu(up, switching, answer):
+def test_nothing_is_stopped_if_a_container_of_the_image_has_no_gpu(up, switching, answer):
     cluster = switching()
     up.gpus = {"beta": answer}
     with pytest.raises(LaunchError, match=r"has no GPU on beta: (nvidia-container-cli: req|nvidia-smi lists none)"):
@@ -257,7 +257,7 @@ def test_nothing_is_stopped_where_a_container_of_the_image_has_no_gpu(up, switch
     assert value(cluster) == ("1", 3)
 
 
-def test_a_release_is_gone_back_to_by_hand_and_again_changes_nothing(up, switching):
+def test_a_manual_rollback_works_and_a_repeated_one_changes_nothing(up, switching):
     cluster = switching()
     up(cluster, command=upgrade)
 
@@ -274,7 +274,7 @@ def test_a_release_is_gone_back_to_by_hand_and_again_changes_nothing(up, switchi
 
 @pytest.fixture
 def staging(up):
-    """What was found missing of the image; nothing is copied."""
+    """Missing parts of the image that were found; nothing is copied."""
     found = []
 
     def find(run, spec, *_):
@@ -289,12 +289,12 @@ OTHER = {"id": "sha256:" + "ee" * 32, "layers": ["sha256:" + "ef" * 32]}
 
 
 def other_image(cluster, node):
-    """The name of the image leads to another one on ``node``."""
+    """The name of the image refers to another one on ``node``."""
     cluster.change(node, image=cluster.facts[node].image.model_dump() | OTHER)
 
 
-def test_a_release_is_gone_back_to_with_the_image_that_it_recorded(up, switching, staging):
-    """Also where the head's tag of it leads to another image: that one gets the image of the other nodes."""
+def test_a_rollback_uses_the_recorded_image(up, switching, staging):
+    """Even if the head's tag refers to another image: that node gets the image of the others."""
     cluster = switching()
     up(cluster, command=upgrade)
     other_image(cluster, "alpha")
@@ -309,7 +309,7 @@ def test_a_release_is_gone_back_to_with_the_image_that_it_recorded(up, switching
     assert acts(up) == []
 
 
-def test_a_tag_that_was_built_again_is_another_plan_which_upgrade_makes(up, world, staging):
+def test_a_rebuilt_tag_is_another_plan_that_upgrade_starts(up, world, staging):
     cluster = served(world())
     cluster.secrets = {node: {3} for node in cluster.facts}
     ran = cluster.facts["alpha"].image.id
@@ -321,7 +321,7 @@ def test_a_tag_that_was_built_again_is_another_plan_which_upgrade_makes(up, worl
     assert up.recorded[-1]["groups"]["default"]["image"]["ids"] == dict.fromkeys(cluster.facts, OTHER["id"])
 
 
-def test_the_release_before_is_the_last_that_was_another(up, switching, world):
+def test_the_rollback_target_is_the_last_different_release(up, switching, world):
     cluster = switching()
     with pytest.raises(UsageError, match="no rollback target"):
         up(cluster, command=lambda f, s, o, r: rollback(f, s, None, o, r))
@@ -332,8 +332,8 @@ def test_the_release_before_is_the_last_that_was_another(up, switching, world):
     assert value(cluster) == ("2", 6)
 
 
-def test_what_a_bench_switched_to_is_not_the_release_before(up, switching):
-    """Of its A, B and A again the way back leads to what served before them; by its number to each."""
+def test_a_release_started_by_bench_is_not_a_rollback_target(up, switching):
+    """With its A, B and A the rollback target is the release before them; each can be chosen by number."""
 
     def benched(fleet, spec, options, report):
         switched(fleet, Desired(spec, dataclasses.replace(options, replace=True), "bench"), report)
@@ -348,7 +348,7 @@ def test_what_a_bench_switched_to_is_not_the_release_before(up, switching):
     assert value(cluster) == ("2", 6)
 
 
-def test_a_bench_that_was_killed_while_it_switches_is_ended_by_what_served_before(up, switching):
+def test_a_bench_killed_during_its_switch_is_finished_with_the_previous_release(up, switching):
     def benched(fleet, spec, options, report):
         return switched(fleet, Desired(spec, dataclasses.replace(options, replace=True), "bench"), report)
 
@@ -361,7 +361,7 @@ def test_a_bench_that_was_killed_while_it_switches_is_ended_by_what_served_befor
     assert value(cluster) == ("1", 4)
 
 
-def test_what_was_taken_back_is_not_gone_back_to_though_its_arguments_have_another_order(up, world):
+def test_a_rolled_back_release_is_not_a_rollback_target_even_with_reordered_arguments(up, world):
     """A restored release is started from its record, whose keys are sorted."""
     args = {"max-num-seqs": 4, "gpu-memory-utilization": 0.5}
     first, second = (world(playbook={"args": args, "env": {"A": str(number)}}) for number in (1, 2))
@@ -377,7 +377,7 @@ def test_what_was_taken_back_is_not_gone_back_to_though_its_arguments_have_anoth
     assert value(second)[0] == "1"
 
 
-def test_a_restart_starts_what_is_recorded_anew_whatever_is_written(up, switching):
+def test_a_restart_starts_the_recorded_release_whatever_the_inventory_says(up, switching):
     cluster = switching()
     done = up(cluster, command=restart)
     assert acts(up) == ["stop alpha beta", "launch alpha beta"]
@@ -386,7 +386,7 @@ def test_a_restart_starts_what_is_recorded_anew_whatever_is_written(up, switchin
     assert (document["operation"], document["restores"]) == ("restart", 3)
 
 
-def test_a_restart_keeps_guards_from_starting_what_it_stops_and_tells_them_what_serves_then(up, switching):
+def test_a_restart_prevents_guards_from_starting_stopped_ranks_and_updates_them_afterwards(up, switching):
     cluster = switching().change("beta", enabled={"runs": True})
     up(cluster, command=restart)
     assert [each for each in up.done if each.split()[0] in {"lease", "stop", "stay-down", "launch"}] == [
@@ -395,7 +395,7 @@ def test_a_restart_keeps_guards_from_starting_what_it_stops_and_tells_them_what_
     assert up.starts["beta"]["ranks"]
 
 
-def test_a_restart_that_fails_is_tried_once_more(up, switching):
+def test_a_failed_restart_is_retried_once(up, switching):
     cluster, tries = switching(), iter([LaunchError(BROKEN, node="alpha"), None])
     with pytest.raises(RolledBack, match="release 3 serves again, as release 4") as caught:
         up(cluster, command=restart, fails=lambda _: next(tries))
@@ -403,7 +403,7 @@ def test_a_restart_that_fails_is_tried_once_more(up, switching):
     assert value(cluster)[0] == "1"
 
 
-def test_groups_are_switched_in_turn(up, switching):
+def test_groups_are_switched_one_after_the_other(up, switching):
     cluster = switching(FOUR, groups=PAIRS)
     done = up(cluster, command=upgrade)
     assert done.number == 5
@@ -413,7 +413,7 @@ def test_groups_are_switched_in_turn(up, switching):
 
 
 @pytest.mark.parametrize("broken", ["east", "west"])
-def test_the_first_group_that_fails_takes_those_before_it_back(up, switching, broken):
+def test_the_first_failing_group_rolls_back_the_earlier_ones(up, switching, broken):
     cluster = switching(FOUR, groups=PAIRS)
     new = fails_with("2")
     with pytest.raises(RolledBack):
@@ -427,7 +427,7 @@ COMMANDS = {"resume": resume, "up": up_once, "rollback": lambda f, s, o, r: roll
 
 
 def killed_at(up, cluster, event, **more):
-    """Run an upgrade that is killed at its event number ``event``; False if it ended before."""
+    """Run an upgrade that is killed at event ``event``; False if it ended before."""
     left = [event]
 
     def tick(_):
@@ -465,8 +465,8 @@ def ended(up, cluster, command, fails):
         pytest.param("rollback", False, 2, marks=pytest.mark.full),
     ],
 )
-def test_a_switch_that_is_killed_anywhere_is_ended_by_whoever_comes_next(up, switching, then, broken, stride):
-    """Events of the fake world, on every node: no path ends without a release that serves and is recorded."""
+def test_a_switch_killed_at_any_point_is_finished_by_the_next_operator(up, switching, then, broken, stride):
+    """Events of the fake world, on every node: every path ends with a serving, recorded release."""
     fails = fails_with("2") if broken else None
     for event in range(1, 200, stride):
         cluster = switching()
@@ -493,7 +493,7 @@ def test_a_switch_that_is_killed_anywhere_is_ended_by_whoever_comes_next(up, swi
     assert event > 15, "the exploration reached its end too early"
 
 
-def test_what_one_node_says_of_a_switch_stops_no_start(up, world):
+def test_a_switch_reported_by_a_single_node_blocks_no_start(up, world):
     cluster = world()
     switch = replacement.document(cluster.spec, number=5, source=999, groups=["default"], back=None)
     cluster.change("beta", switch=switch)
@@ -507,7 +507,7 @@ KEY = "THE_KEY"
 
 @pytest.fixture
 def with_key(world, monkeypatch):
-    """The world of ``switching`` with an API key and a secret, ``first`` when release 3 was started, and here."""
+    """The world of ``switching`` with an API key and a secret, ``first`` at the start of release 3, and now on this machine."""
     monkeypatch.setenv(KEY, "first")
     monkeypatch.setenv("WANDB_KEY", "first")
     more = {"api": {"key": {"env": KEY}}, "permit": {"secrets": ["WANDB_KEY"]}}
@@ -519,8 +519,8 @@ def with_key(world, monkeypatch):
     return cluster
 
 
-def test_a_release_serves_again_with_the_api_key_of_today(up, world, monkeypatch):
-    """What is recorded is what it serves with."""
+def test_a_restored_release_uses_the_current_api_key(up, world, monkeypatch):
+    """The release record has the key that the release uses."""
     monkeypatch.setenv(KEY, "first")
     api = {"api": {"key": {"env": KEY}}}
     old = world(playbook={"env": {"A": "1"}}, **api)
@@ -541,7 +541,7 @@ def test_a_release_serves_again_with_the_api_key_of_today(up, world, monkeypatch
     assert "second" not in str(record)
 
 
-def test_a_release_whose_secrets_are_gone_is_not_gone_back_to(up, with_key, monkeypatch):
+def test_a_release_without_its_secrets_is_not_a_rollback_target(up, with_key, monkeypatch):
     with_key.secrets = {"alpha": {3}, "beta": {3}}
     up(with_key, command=upgrade)
     with_key.secrets["beta"].discard(3)
@@ -554,8 +554,8 @@ def test_a_release_whose_secrets_are_gone_is_not_gone_back_to(up, with_key, monk
 @pytest.mark.parametrize(
     ("then", "broken", "stride"), [("resume", "west", 20), pytest.param("up", "west", 7, marks=pytest.mark.full)]
 )
-def test_a_switch_of_two_groups_that_is_killed_leaves_no_group_behind(up, switching, then, broken, stride):
-    """Whatever was cut off, all groups serve afterwards, and all of one release."""
+def test_a_killed_switch_of_two_groups_leaves_no_group_behind(up, switching, then, broken, stride):
+    """Whatever was interrupted, all groups serve afterwards, with one release."""
     new = fails_with("2")
 
     def fails(launch):

@@ -1,4 +1,4 @@
-"""``up`` walking its table: what it does about each state, and what it leaves alone."""
+"""``up`` and its state table: the action for each state, and the states it does not touch."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ BUSY = {"problem": "timeout", "message": "no complete answer within 180 s", "sta
 HUNG = BUSY | {"stalled_s": 61.0}
 
 
-def test_from_nothing(up, world):
+def test_a_first_up_launches(up, world):
     done = up(world())
     assert (done.changed, done.number) == (True, 1)
     assert up.done == ["lease", "launch alpha beta"]
 
 
-def test_a_node_is_probed_twice_where_something_changes_and_once_where_nothing_does(up, world):
+def test_a_node_is_probed_twice_with_changes_and_once_without(up, world):
     cluster = world(playbook={"env": {"A": "1"}})
     probed = lambda: {*up.probes.values()}  # noqa: E731
     up(cluster)
@@ -51,8 +51,8 @@ def test_a_node_is_probed_twice_where_something_changes_and_once_where_nothing_d
     assert (probed(), up.done[-2:]) == ({2}, ["stop gamma delta", "launch gamma delta"])
 
 
-def test_a_guard_stays_down_while_a_group_is_started_and_afterwards_if_that_failed(up, world):
-    """It would start the release before as soon as the lease is free; a record ends it."""
+def test_a_guard_stays_down_during_a_start_and_after_a_failed_one(up, world):
+    """It would start the previous release as soon as the lease is free; a new record ends that."""
     cluster = world().change("beta", enabled={"runs": True})
     with pytest.raises(LaunchError):
         up(cluster, fails={"default": LaunchError("the engine crashed at load", node="alpha")})
@@ -60,14 +60,14 @@ def test_a_guard_stays_down_while_a_group_is_started_and_afterwards_if_that_fail
     assert up.recorded == []
 
 
-def test_what_serves_is_asked_and_left_alone(up, world):
+def test_a_serving_release_is_queried_and_left_unchanged(up, world):
     done = up(served(world()))
     assert (done.changed, done.number) == (False, 3)
     assert up.done == ["ask alpha"]
 
 
 @pytest.mark.parametrize(("reply", "asked"), [(DEAD, 2), (HUNG, 1)])
-def test_what_is_dead_is_replaced(up, world, reply, asked):
+def test_a_dead_release_is_replaced(up, world, reply, asked):
     cluster = served(world())
     done = up(cluster, answers={"alpha": reply})
     assert (done.changed, done.number) == (True, 4)
@@ -83,7 +83,7 @@ NOT_DEAD = [
 
 
 @pytest.mark.parametrize("reply", NOT_DEAD)
-def test_what_is_not_dead_is_refused_with_what_was_seen_and_replaced_on_demand(up, world, reply):
+def test_a_release_that_is_not_dead_is_refused_with_the_observation_and_replaced_on_request(up, world, reply):
     changes = {"playbook": {"verify": {"expect": "204"}}}
     with pytest.raises(NotServing) as caught:
         up(served(world(**changes)), answers={"alpha": reply})
@@ -96,7 +96,7 @@ def test_what_is_not_dead_is_refused_with_what_was_seen_and_replaced_on_demand(u
     assert (done.changed, up.done[-2:]) == (True, ["stop alpha beta", "launch alpha beta"])
 
 
-def test_what_serves_is_judged_by_its_release_and_not_by_an_edited_text(up, world):
+def test_a_running_release_is_judged_by_its_record_and_not_by_an_edited_playbook(up, world):
     cluster = served(world(playbook={"verify": {"expect": "204"}}))
     edited = world(playbook={"verify": {"expect": "a riddle", "prompt": "?"}})
     edited.facts = cluster.facts
@@ -105,7 +105,7 @@ def test_what_serves_is_judged_by_its_release_and_not_by_an_edited_text(up, worl
     assert any("verify in the playbook was edited since release 3" in note for note in up.report.notes)
 
 
-def test_what_is_replaced_on_demand_is_checked_and_staged_for_while_it_still_serves(up, world):
+def test_a_release_replaced_on_request_serves_during_checks_and_staging(up, world):
     other = world(playbook={"env": {"A": "1"}})
     cluster = world(playbook={"env": {"A": "2"}})
     cluster.run(other.plan(release=3)).record(other.plan(release=3), 3)
@@ -125,7 +125,7 @@ def test_what_is_replaced_on_demand_is_checked_and_staged_for_while_it_still_ser
     assert up.done == ["ask alpha"]
 
 
-def test_the_lease_of_staging_is_taken_only_where_something_is_missing_and_given_back_before_the_start(up, world):
+def test_the_staging_lease_is_taken_only_if_files_are_missing_and_released_before_the_start(up, world):
     lacks = Staging("weights", "m", ("alpha",), (("beta", "missing"),), (), 1, spec=world().spec)
 
     def find(*_):
@@ -153,9 +153,7 @@ def test_the_lease_of_staging_is_taken_only_where_something_is_missing_and_given
     assert up.done == ["look", "lease of staging"]
 
 
-def test_the_start_lock_is_held_from_before_the_stop_until_the_answer_and_not_while_files_are_copied(
-    up, world, monkeypatch
-):
+def test_the_start_lock_is_held_from_the_stop_until_the_answer_and_not_while_files_are_copied(up, world, monkeypatch):
     lacks = Staging("weights", "m", ("alpha",), (("beta", "missing"),), (), 1, spec=world().spec)
     up.find = lambda *_: [lacks]
     up.bring = lambda _run, _changer, stagings: up.done.append("stage") or StageReport(stagings)
@@ -170,7 +168,7 @@ def test_the_start_lock_is_held_from_before_the_stop_until_the_answer_and_not_wh
     assert "stage" in up.done[:at]
 
 
-def test_drift_is_told_and_no_reason_to_stop_what_answers(up, world, spark):
+def test_drift_is_reported_and_does_not_stop_a_group_that_answers(up, world, spark):
     for replace in (False, True):
         cluster = served(world())
         moved = spark({"enp1s0f0np0": "192.168.177.99/24", "enP2p1s0f0np0": "192.168.178.12/24"})
@@ -210,21 +208,21 @@ def test_a_rotated_key_is_offered_and_applied_with_replace(up, world, monkeypatc
     assert up(cluster, options=Options(replace=True)).changed is True
 
 
-def test_ranks_that_were_started_are_gone_on_with(up, world):
+def test_a_start_continues_with_already_started_ranks(up, world):
     cluster = world()
     done = up(cluster.run(cluster.plan(release=5)))
     assert (done.changed, done.number) == (True, 5)
     assert up.done == ["lease", "watch alpha beta"]
 
 
-def test_remains_are_cleaned_first(up, world):
+def test_leftovers_are_cleaned_first(up, world):
     cluster = world()
     done = up(cluster.run(cluster.plan(release=5), "alpha"))
     assert done.changed is True
     assert up.done == ["lease", "stop alpha", "launch alpha beta"]
 
 
-def test_another_plan_that_answers_is_left_alone_and_the_difference_told(up, world):
+def test_another_plan_that_answers_is_left_running_and_the_difference_reported(up, world):
     other = world(playbook={"env": {"A": "1"}})
     cluster = world(playbook={"env": {"A": "2"}})
     cluster.run(other.plan(release=3)).record(other.plan(release=3), 3)
@@ -238,7 +236,7 @@ def test_another_plan_that_answers_is_left_alone_and_the_difference_told(up, wor
     assert "lease" not in up.done
 
 
-def test_another_plan_is_told_by_model_image_and_the_first_setting(up, world):
+def test_another_plan_is_described_by_model_image_and_first_setting(up, world):
     other = world(playbook={"args": {"max-model-len": 1024}})
     cluster = world(playbook={"image": "a/new:1", "args": {"max-model-len": 2048, "block-size": 32}, "env": {"A": "1"}})
     cluster.facts = served(other).facts
@@ -273,7 +271,7 @@ KEEP = (
         ({}, {}, "sparkcluster upgrade inventory.yaml   switches to inventory.yaml"),
     ],
 )
-def test_what_serves_can_be_kept_with_all_that_was_chosen_for_it(up, world, serves, typed, hint):
+def test_the_running_release_can_be_kept_with_all_its_options(up, world, serves, typed, hint):
     other, cluster = (world(playbook={"env": {"A": each}}) for each in "12")
     written = {"playbook": cluster.spec.inventory.playbook}
     other.spec = dataclasses.replace(other.spec, selected={**written, **serves})
@@ -288,7 +286,7 @@ def test_what_serves_can_be_kept_with_all_that_was_chosen_for_it(up, world, serv
     assert caught.value.hint == hint
 
 
-def test_another_plan_that_was_never_recorded_is_replaced_on_demand_alone(up, world):
+def test_another_plan_without_a_record_is_replaced_only_on_request(up, world):
     cluster = world(playbook={"env": {"A": "1"}})
     edited = world(playbook={"env": {"A": "2"}})
     edited.facts = cluster.run(cluster.plan(release=3)).facts
@@ -301,7 +299,7 @@ def test_another_plan_that_was_never_recorded_is_replaced_on_demand_alone(up, wo
     assert up.done == ["lease", "stop alpha beta", "launch alpha beta"]
 
 
-def test_ranks_that_are_not_ours_to_touch_are_refused(up, world):
+def test_ranks_of_another_state_directory_are_refused(up, world):
     cluster = world()
     cluster.run(cluster.plan(), "beta", **{"io.sparkcluster.state_dir": "/srv/other"})
     with pytest.raises(LaunchError, match="belongs to a cluster of this name with state_dir /srv/other") as caught:
@@ -310,7 +308,7 @@ def test_ranks_that_are_not_ours_to_touch_are_refused(up, world):
     assert "stop" not in up.done
 
 
-def test_a_node_that_cannot_list_its_ranks_is_no_reason_to_stop_those_of_the_others(up, world):
+def test_a_node_that_cannot_list_its_ranks_does_not_prevent_a_stop_on_the_others(up, world):
     cluster = served(world()).change("beta", ranks={"unread": "the Docker engine does not answer"})
     with pytest.raises(FoundErrors) as caught:
         up(cluster)
@@ -320,14 +318,14 @@ def test_a_node_that_cannot_list_its_ranks_is_no_reason_to_stop_those_of_the_oth
     assert up.done == []
 
 
-def test_an_error_ends_it_before_the_lease(up, world):
+def test_an_error_ends_up_before_the_lease(up, world):
     with pytest.raises(FoundErrors) as caught:
         up(world().change("beta", infiniband_devices=False))
     assert ("NET-010", "beta") in {(finding.code, finding.node) for finding in caught.value.findings}
     assert up.done == []
 
 
-def test_ctrl_c_while_staging_says_that_nothing_was_started(up, world):
+def test_ctrl_c_during_staging_reports_that_nothing_was_started(up, world):
     def interrupt(*_):
         raise KeyboardInterrupt
 
@@ -340,16 +338,16 @@ def test_ctrl_c_while_staging_says_that_nothing_was_started(up, world):
 # ------------------------------------------------------------------------------------------- several groups
 
 
-def half(world, *, state=None):
-    """Two groups of which release 3 is recorded and east alone runs; ranks of west in ``state``."""
+def half_running(world, *, state=None):
+    """Two groups with release 3 recorded, and only east running; ranks of west in ``state``."""
     cluster = world(FOUR, groups=PAIRS)
     plan = cluster.plan(release=3)
     cluster.record(plan, 3).run(plan, "alpha", "beta")
     return cluster.run(plan, "gamma", "delta", state=state) if state else cluster
 
 
-def test_a_dead_group_is_brought_back_and_the_other_left_alone(up, world):
-    done = up(half(world, state="exited"))
+def test_a_dead_group_is_restarted_and_the_other_is_unchanged(up, world):
+    done = up(half_running(world, state="exited"))
     assert (done.changed, done.number) == (True, 4)
     assert up.done == ["ask alpha", "lease", "stop gamma delta", "launch gamma delta"]
     groups = up.recorded[0]["groups"]
@@ -363,7 +361,7 @@ def test_a_dead_group_is_brought_back_and_the_other_left_alone(up, world):
     assert kept == [(release, image, f"sparkcluster-atlas-{release}-{node}") for release, node in ranks]
 
 
-def test_a_group_that_fails_leaves_the_other_recorded_and_the_next_up_brings_it_alone(up, world):
+def test_a_failing_group_leaves_the_other_recorded_and_the_next_up_restarts_only_it(up, world):
     cluster = world(FOUR, groups=PAIRS)
     with pytest.raises(LaunchError, match=r"^the rank on delta ended; east serves as release 1$") as caught:
         up(cluster, fails={"west": LaunchError("the rank on delta ended", node="delta")})
@@ -378,8 +376,8 @@ def test_a_group_that_fails_leaves_the_other_recorded_and_the_next_up_brings_it_
     assert up.done == ["ask alpha", "lease", "launch gamma delta"]
 
 
-def test_a_busy_group_is_left_alone_and_no_reason_not_to_bring_the_dead_one_back(up, world):
-    cluster = half(world)
+def test_a_busy_group_is_left_running_and_does_not_prevent_a_restart_of_the_dead_one(up, world):
+    cluster = half_running(world)
     with pytest.raises(NotServing, match=r"east does not answer as its release expects: .*; it is not dead"):
         up(cluster, answers={"alpha": BUSY})
     assert up.done == ["ask alpha", "lease", "launch gamma delta"]
@@ -390,7 +388,7 @@ GUARDED = {"runs": True, "on_demand": True}
 
 
 def on_demand(cluster, **guard):
-    """``cluster`` as one that is loaded on demand, with guards of that."""
+    """``cluster`` as a model on demand, with matching guards."""
     cluster.spec = dataclasses.replace(cluster.spec, model="m", idle_s=600.0, gateway_node="alpha")
     for name in cluster.facts if guard else ():
         cluster.change(name, enabled=guard)
@@ -399,7 +397,7 @@ def on_demand(cluster, **guard):
 
 @pytest.fixture
 def enabled(up, monkeypatch):
-    """What of ``up`` is enabled and stopped, or disabled."""
+    """The enable, stop and disable actions of ``up``."""
     calls = []
 
     def disable(*_):
@@ -412,7 +410,7 @@ def enabled(up, monkeypatch):
     return calls
 
 
-def test_what_is_loaded_on_demand_is_started_once_and_then_kept_as_it_is(up, world, enabled):
+def test_a_model_on_demand_is_started_once_and_then_left_as_it_is(up, world, enabled):
     cluster = on_demand(world(playbook={"env": {"A": "1"}}))
     up(cluster)
     assert (up.done, enabled) == (["lease", "launch alpha beta"], ["enable and stop"])
@@ -422,14 +420,14 @@ def test_what_is_loaded_on_demand_is_started_once_and_then_kept_as_it_is(up, wor
     assert (up.done, done.changed, enabled) == ([], False, ["enable and stop"])
     cluster.spec = on_demand(world(playbook={"env": {"A": "2"}})).spec
     up(cluster)
-    # Guards would stop what no client asks for.
+    # Guards would stop a model without requests.
     assert (up.done, enabled[1:]) == (["lease", "launch alpha beta"], ["disable", "enable and stop"])
 
 
 @pytest.mark.parametrize(
     "why", [{"stopped": True}, {"runs": False}, {"waits": "it gave up: why"}, {"on_demand": False}]
 )
-def test_guards_that_would_not_load_it_are_no_reason_to_keep_it(up, world, enabled, why):
+def test_a_model_that_its_guards_would_not_load_is_started(up, world, enabled, why):
     cluster = served(world())
     for name in cluster.facts:
         cluster.change(name, ranks=[])
@@ -437,7 +435,7 @@ def test_guards_that_would_not_load_it_are_no_reason_to_keep_it(up, world, enabl
     assert (up.done[-1], enabled[-1]) == ("launch alpha beta", "enable and stop")
 
 
-def test_one_that_its_guard_loads_is_kept_and_one_that_always_serves_now_has_no_such_guard(up, world, enabled):
+def test_a_model_loaded_by_its_guard_is_kept_unless_it_is_now_always_on(up, world, enabled):
     lease = {"epoch": 4, "held": True, "operator": "the guard on alpha", "operation": "restart"}
     cluster = on_demand(served(world()), **GUARDED).change("alpha", lease=lease)
     up(cluster, answers={"alpha": {"problem": "refused", "message": "nothing listens"}})
@@ -447,7 +445,7 @@ def test_one_that_its_guard_loads_is_kept_and_one_that_always_serves_now_has_no_
     assert (up.done, enabled) == (["ask alpha"], ["disable"])
 
 
-def test_beside_models_on_demand_guards_are_installed_and_nothing_starts_while_one_is_loaded(up, world, monkeypatch):
+def test_with_models_on_demand_guards_are_installed_and_nothing_starts_while_one_is_loaded(up, world, monkeypatch):
     enabled = []
     monkeypatch.setattr(module, "enable", lambda *_, yes: enabled.append(list(up.done)))
     options, loaded = Options(on_demand={"atlas-coder": "coder"}), {"io.sparkcluster.cluster": "atlas-coder"}

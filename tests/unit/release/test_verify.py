@@ -1,4 +1,4 @@
-"""A start that also has to show a tool call and reasoning fails with what the playbook lacks for them."""
+"""A start that tests a tool call and reasoning fails with the settings that the playbook lacks."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ AUTO = '"auto" tool choice requires --enable-auto-tool-choice and --tool-call-pa
 
 
 def spec_of(**verify):
-    """A playbook with ``verify`` that stands in no file."""
+    """A playbook with ``verify`` that is not in a file."""
     playbook = Playbook.model_validate({**MODEL, "verify": {"pause_s": 0, **verify}})
     return SimpleNamespace(playbook=playbook, places={})
 
 
 @pytest.fixture
 def verified():
-    """``verified(called, thinking, **verify)``: what was asked; ``called`` ends the answer to tools, or is an error."""
+    """``verified(called, thinking, **verify)``: the requests; ``called`` ends the answer to tools, or is an error."""
 
     def run(called=None, thinking=None, text="It is 204.", **verify):
         asked = []
@@ -53,7 +53,7 @@ def verified():
     return run
 
 
-def test_after_the_answer_come_a_tool_call_and_reasoning(verified):
+def test_after_the_answer_tool_call_and_reasoning_are_verified(verified):
     asked = verified({"tool_calls": CALL}, {"reasoning": "12 * 17"}, tools=True, reasoning=True, max_tokens=64)
     assert [bool(request.get("tools")) for request in asked] == [False, False, True, False]
     assert "tool_choice" not in asked[2]
@@ -73,7 +73,7 @@ def test_after_the_answer_come_a_tool_call_and_reasoning(verified):
         ("reasoning", {"content": "204"}, "verify.reasoning: no reasoning was streamed", HINTS["reasoning"]),
     ],
 )  # fmt: skip
-def test_what_is_wrong_names_the_key_and_what_to_write(verified, key, answer, message, hint):
+def test_an_invalid_verification_names_the_key_and_the_line_to_write(verified, key, answer, message, hint):
     with pytest.raises(LaunchError) as caught:
         verified(answer, answer, **{key: True})
     assert caught.value.message.startswith(message)
@@ -90,7 +90,7 @@ def test_what_is_wrong_names_the_key_and_what_to_write(verified, key, answer, me
         ("", {"max_tokens": 64}, "raise verify.max_tokens in the playbook above 64"),
     ],
 )
-def test_a_wrong_answer_is_explained_by_what_the_playbook_has(verified, text, verify, hint):
+def test_a_wrong_answer_is_explained_with_the_playbooks_settings(verified, text, verify, hint):
     with pytest.raises(LaunchError) as caught:
         verified(text=text, **verify)
     assert caught.value.hint == hint
@@ -100,7 +100,7 @@ def test_a_wrong_answer_is_explained_by_what_the_playbook_has(verified, text, ve
     ("finish", "hint"),
     [("length", "raise verify.max_tokens in the playbook above 2048"), ("stop", HINTS["reasoning"])],
 )
-def test_an_answer_in_the_reasoning_alone_is_none(finish, hint):
+def test_an_answer_with_only_reasoning_is_not_an_answer(finish, hint):
     end = {"content": "", "reasoning": "17 twelves are 204.", "finish_reason": finish}
     host = FakeHost("alpha").program("ask", [{"reasoning": end["reasoning"]}, {"done": end}])
     with pytest.raises(LaunchError, match="the answer is empty: ") as caught:
@@ -137,7 +137,7 @@ PARSER = {"reasoning-parser": "nemotron_v3"}
         ),
     ],
 )  # fmt: skip
-def test_it_is_verified_with_what_clients_are_told_and_reasoning_off_where_that_can_be(playbook, sent):
+def test_verification_sends_the_fields_for_clients_and_disables_reasoning_if_possible(playbook, sent):
     made = Playbook.model_validate({"name": "x", "model": {"id": "a/b"}, **playbook})
     assert made.verifying.body == sent
     again = made.model_copy(update={"verify": made.verifying})
@@ -154,12 +154,12 @@ def test_it_is_verified_with_what_clients_are_told_and_reasoning_off_where_that_
         ({"runner": "pooling", "hf-overrides": {"architectures": ["Qwen3ForSequenceClassification"]}}, "rerank"),
     ],
 )
-def test_what_a_model_is_for_is_told_by_its_arguments_and_before_them_by_the_playbook(args, kind):
+def test_a_models_kind_comes_from_the_playbook_or_its_arguments(args, kind):
     written = {"name": "x", "model": {"id": "a/b"}, "args": args}
     assert Playbook.model_validate(written).verifying.kind == kind
     assert Playbook.model_validate({**written, "verify": {"kind": "rerank"}}).verifying.kind == "rerank"
 
 
-def test_a_model_that_writes_no_text_calls_no_tools():
+def test_a_model_without_text_output_has_no_tool_call_test():
     with pytest.raises(ValueError, match="tools and reasoning do not apply to kind: embeddings"):
         Verify.model_validate({"kind": "embeddings", "tools": True})

@@ -1,4 +1,4 @@
-"""The one door through which nodes are changed: what comes back from each, and which error wins."""
+"""All changes of nodes go through one function: its results per node, and which error has precedence."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def asked(host):
     return [request for module, request in host.requests if module == "agent"]
 
 
-def test_every_node_gets_its_own_steps_and_those_without_are_not_asked(changer, nodes):
+def test_every_node_gets_its_steps_and_nodes_without_steps_are_not_contacted(changer, nodes):
     done = changer.apply({"alpha": [STEP], "beta": [STEP, STEP], "gamma": []})
     assert {name: len(results) for name, results in done.items()} == {"alpha": 1, "beta": 2}
     request = asked(nodes["alpha"])[0]
@@ -45,7 +45,7 @@ def test_every_node_gets_its_own_steps_and_those_without_are_not_asked(changer, 
     assert asked(nodes["gamma"]) == []
 
 
-def test_a_step_that_failed_is_named_with_its_node(changer, nodes):
+def test_a_failed_step_is_reported_with_its_node(changer, nodes):
     nodes["beta"].program("agent", {"failed": {"step": "start-container", "message": "no such image"}})
     with pytest.raises(CommandFailed, match="start-container failed on beta: no such image") as caught:
         changer.apply({"alpha": [STEP], "beta": [STEP]})
@@ -63,14 +63,14 @@ def test_a_step_that_failed_is_named_with_its_node(changer, nodes):
     ],
     ids=str,
 )  # fmt: skip
-def test_odd_results_are_that_nodes_error(changer, nodes, odd):
+def test_invalid_results_are_errors_of_that_node(changer, nodes, odd):
     nodes["beta"].program("agent", odd)
     with pytest.raises(CommandFailed, match="beta sent a malformed answer to prune") as caught:
         changer.apply({"alpha": [STEP, PRUNE], "beta": [STEP, PRUNE]})
     assert caught.value.node == "beta"
 
 
-def test_a_change_of_a_silent_node_is_sent_once_and_what_continues_it_is_named(changer, nodes):
+def test_a_change_on_a_silent_node_is_sent_once_and_the_command_that_continues_it_is_named(changer, nodes):
     def lost(request):
         raise HostLost("connection to beta broke", node="beta")
 
@@ -81,7 +81,7 @@ def test_a_change_of_a_silent_node_is_sent_once_and_what_continues_it_is_named(c
     assert len(asked(nodes["beta"])) == 1
 
 
-def test_a_lost_lease_outweighs_other_errors(changer, nodes):
+def test_a_lost_lease_precedes_other_errors(changer, nodes):
     def lost(request):
         raise HostLost("connection to alpha broke", node="alpha")
 

@@ -14,7 +14,7 @@ def failed(logs, message="it ended", *, reason=None, **context):
     return error
 
 
-def test_every_node_has_a_file_that_only_the_user_reads(tmp_path):
+def test_every_node_has_a_log_file_readable_by_the_user_only(tmp_path):
     place = tmp_path / "failed" / "pair"
     keep(place, [failed({"alpha": ("first", "last"), "beta": ()})])
     assert (place / "alpha.log").read_text() == "first\nlast\n"
@@ -23,7 +23,7 @@ def test_every_node_has_a_file_that_only_the_user_reads(tmp_path):
     assert place.stat().st_mode & 0o777 == 0o700
 
 
-def test_what_was_kept_is_read_again_with_the_line_that_says_why(tmp_path):
+def test_a_saved_log_is_read_back_with_the_line_of_the_cause(tmp_path):
     error = failed(
         {"alpha": ("a\nb", "why"), "b/c": ("x",)}, "rank ended", reason=Reason("alpha", "why", 2), node="b/c", hint="h"
     )
@@ -39,13 +39,13 @@ def test_what_was_kept_is_read_again_with_the_line_that_says_why(tmp_path):
 
 
 @pytest.mark.parametrize("text", [None, "[]", '{"at_s": "x", "logs": []}'])
-def test_what_is_damaged_or_not_there_counts_as_nothing(tmp_path, text):
+def test_a_damaged_or_missing_log_counts_as_none(tmp_path, text):
     if text is not None:
         (tmp_path / "failure.json").write_text(text)
     assert read(tmp_path) is None
 
 
-def test_a_name_is_no_path_and_a_broken_letter_no_failure(tmp_path):
+def test_a_name_is_not_a_path_and_an_undecodable_character_not_an_error(tmp_path):
     keep(tmp_path / "in", [failed({"../a b": ("\udcff",)})])
     assert sorted(path.name for path in (tmp_path / "in").iterdir()) == ["..-a-b.log", "failure.json"]
     assert [path.name for path in tmp_path.iterdir()] == ["in"]

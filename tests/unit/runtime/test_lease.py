@@ -1,4 +1,4 @@
-"""The lease as operators take it, over hosts that run the real programs."""
+"""The lease as operators take it, on hosts that run the real programs."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from sparkcluster.runtime.lease import Lease, wait_for
 NODES = ("alpha", "beta")
 
 
-class Elsewhere(LocalHost):
-    """A node of its own on this machine: its home is another directory."""
+class SeparateNode(LocalHost):
+    """A separate node on this machine: its home is another directory."""
 
     def __init__(self, name, home):
         super().__init__(name)
@@ -51,7 +51,7 @@ def homes(tmp_path):
 def fleet(homes):
     for home in homes.values():
         home.mkdir()
-    return Fleet({name: Elsewhere(name, home) for name, home in homes.items()})
+    return Fleet({name: SeparateNode(name, home) for name, home in homes.items()})
 
 
 INVENTORY = SimpleNamespace(cluster="atlas", state_dir="~/s")
@@ -73,15 +73,15 @@ def free(homes):
     return not any(common.is_locked(str(home / "s/clusters/atlas/lease.lock")) for home in homes.values())
 
 
-def says(home, epoch):
+def claimed_epoch(home, epoch):
     """The last epoch that a node claims to have granted."""
     directory = home / "s/clusters/atlas"
     directory.mkdir(parents=True)
     (directory / "lease.json").write_text(json.dumps({"epoch": epoch}))
 
 
-def test_every_node_has_an_epoch_of_its_own_one_above_its_last(fleet, homes):
-    says(homes["beta"], 41)
+def test_every_node_has_a_separate_epoch_one_above_its_last(fleet, homes):
+    claimed_epoch(homes["beta"], 41)
     with lease(fleet).acquire(list(NODES)) as taken:
         assert taken.changer.epochs == {"alpha": 1, "beta": 42}
         assert change(fleet, taken.changer.epochs) == list(NODES)
@@ -93,8 +93,8 @@ def test_every_node_has_an_epoch_of_its_own_one_above_its_last(fleet, homes):
     assert change(fleet, taken.changer.epochs) == []
 
 
-def test_an_epoch_that_one_node_claims_keeps_no_operator_from_another_node(fleet, homes, monkeypatch):
-    says(homes["beta"], 1 << 53)
+def test_an_epoch_claimed_by_one_node_blocks_no_operator_on_another(fleet, homes, monkeypatch):
+    claimed_epoch(homes["beta"], 1 << 53)
     with lease(fleet).acquire(list(NODES)) as taken:
         assert change(fleet, taken.changer.epochs) == list(NODES)
     monkeypatch.setattr(module, "time", SimpleNamespace(time=lambda: time.time() - 60, sleep=time.sleep))
@@ -102,7 +102,7 @@ def test_an_epoch_that_one_node_claims_keeps_no_operator_from_another_node(fleet
         assert change(fleet, taken.changer.epochs) == list(NODES)
 
 
-def test_of_many_operators_at_once_exactly_one_has_it(fleet):
+def test_of_many_concurrent_operators_exactly_one_gets_the_lease(fleet):
     for _ in range(3):
         taken, refused = [], []
         start = threading.Barrier(4)
@@ -128,8 +128,8 @@ def staging(fleet):
     return Lease(fleet, INVENTORY, "stage", "staging")
 
 
-def test_a_staging_excludes_a_staging_and_nothing_else(fleet, homes):
-    """Each kind has its own epochs: a change under one is refused under the other."""
+def test_a_staging_blocks_only_another_staging(fleet, homes):
+    """Each kind has separate epochs: a change under one is refused under the other."""
     with staging(fleet).acquire(list(NODES)) as first:
         with pytest.raises(LeaseHeld, match=r" is running stage on atlas"):
             staging(fleet).acquire(list(NODES))
@@ -144,7 +144,7 @@ def test_a_staging_excludes_a_staging_and_nothing_else(fleet, homes):
             taken.changer.apply(steps)
 
 
-def test_who_comes_second_takes_nothing_anywhere(fleet, homes):
+def test_the_second_operator_takes_no_lease_on_any_node(fleet, homes):
     with lease(fleet).acquire(["beta"]):
         with pytest.raises(
             LeaseHeld, match=r"^\S+@\S+ \(pid \d+\) is running up on atlas, started \d+ s ago$"
@@ -167,7 +167,7 @@ def test_heartbeats_keep_a_lease_beyond_its_limit(fleet, homes, monkeypatch):
 
 
 def operator(fleet, tmp_path, ttl_s):
-    """An operator in a process of its own: takes the lease, says so, and then changes something for every line."""
+    """An operator in a separate process: takes the lease, prints so, and then makes a change for every input line."""
     program = f"""
 import sys
 from types import SimpleNamespace
@@ -207,7 +207,7 @@ with module.Lease(fleet, SimpleNamespace(cluster="atlas", state_dir="~/s"), "up"
     return process
 
 
-def test_an_operator_that_is_killed_leaves_the_lease_at_once(fleet, homes, tmp_path):
+def test_a_killed_operator_releases_the_lease_immediately(fleet, homes, tmp_path):
     with operator(fleet, tmp_path, ttl_s=600) as ann:
         with pytest.raises(LeaseHeld):
             lease(fleet).acquire(list(NODES))
@@ -220,7 +220,7 @@ def test_an_operator_that_is_killed_leaves_the_lease_at_once(fleet, homes, tmp_p
             assert taken.changer.epochs == {"alpha": 2, "beta": 2}
 
 
-def test_an_operator_that_was_stopped_wakes_up_to_a_refusal_by_every_node(fleet, homes, tmp_path):
+def test_a_resumed_operator_is_refused_by_every_node(fleet, homes, tmp_path):
     with operator(fleet, tmp_path, ttl_s=1) as ann:
         os.kill(ann.pid, signal.SIGSTOP)
         try:
@@ -238,7 +238,7 @@ def test_an_operator_that_was_stopped_wakes_up_to_a_refusal_by_every_node(fleet,
             os.kill(ann.pid, signal.SIGKILL)
 
 
-def test_a_change_that_outlives_its_operator_is_waited_for_and_then_named(fleet, homes):
+def test_a_change_that_outlives_its_operator_is_waited_for_and_then_reported(fleet, homes):
     lock = common.try_lock(str(homes["beta"] / "s/clusters/atlas/lease-change.lock"))
     threading.Timer(0.5, lock.close).start()
     with lease(fleet).acquire(list(NODES)) as taken:
@@ -246,7 +246,7 @@ def test_a_change_that_outlives_its_operator_is_waited_for_and_then_named(fleet,
 
 
 class Scripted(FakeHost):
-    """A node whose lease program says what the test wants."""
+    """A node with a scripted lease program."""
 
     def __init__(self, name, *lines):
         super().__init__(name)
@@ -258,7 +258,7 @@ class Scripted(FakeHost):
         return self.made[-1]
 
 
-def test_a_change_that_does_not_end_is_a_lease_that_is_held():
+def test_an_unfinished_change_keeps_the_lease():
     alpha = Scripted("alpha", {"epoch": 1}, {"granted": 2})
     beta = Scripted("beta", {"epoch": 1}, {"busy": "another change is still in progress after 15 s"})
     with pytest.raises(LeaseHeld, match="on beta another change is still in progress") as caught:
@@ -267,19 +267,17 @@ def test_a_change_that_does_not_end_is_a_lease_that_is_held():
     assert all(stream.closed for stream in (*alpha.made, *beta.made))
 
 
-def test_starts_that_need_the_same_nodes_come_one_after_the_other_whatever_their_inventories_call_them(
-    homes, monkeypatch
-):
-    """None holds a node while it waits for another, so they never wait for each other."""
+def test_starts_on_the_same_nodes_are_serialized_whatever_the_inventories_are_named(homes, monkeypatch):
+    """No operator holds a node while it waits for another, so there is no deadlock."""
     monkeypatch.setattr(module, "RETRY_S", 0.02)
     for home in homes.values():
         home.mkdir()
     first, second = homes.values()
     fleets = {
-        "atlas": Fleet({name: Elsewhere(name, home) for name, home in (("a", first), ("b", second))}),
-        "embed": Fleet({name: Elsewhere(name, home) for name, home in (("a", second), ("b", first))}),
+        "atlas": Fleet({name: SeparateNode(name, home) for name, home in (("a", first), ("b", second))}),
+        "embed": Fleet({name: SeparateNode(name, home) for name, home in (("a", second), ("b", first))}),
     }
-    inside, most, told = [], [], Told()
+    inside, most, told = [], [], RecordingReport()
     begin = threading.Barrier(2)
 
     def start(cluster):
@@ -302,15 +300,15 @@ def test_starts_that_need_the_same_nodes_come_one_after_the_other_whatever_their
     assert any("another start or stop is running: " in text and " is running up on " in text for text in told.waits)
 
 
-def test_who_waits_too_long_for_the_start_lock_is_told_who_has_it(fleet):
+def test_a_timed_out_wait_for_the_start_lock_names_its_holder(fleet):
     other = SimpleNamespace(cluster="embed", state_dir="~/s")
     with Lease(fleet, other, "up", "start").acquire(["beta"]):
         with pytest.raises(LeaseHeld, match=r"another start or stop is running: .* is running up on embed") as caught:
-            wait_for(lambda: Lease(fleet, INVENTORY, "up", "start"), NODES, Told(), 0)
+            wait_for(lambda: Lease(fleet, INVENTORY, "up", "start"), NODES, RecordingReport(), 0)
         assert caught.value.node == "beta"
 
 
-class Told(Report):
+class RecordingReport(Report):
     def __init__(self):
         self.waits = []
 

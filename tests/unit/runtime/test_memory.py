@@ -1,4 +1,4 @@
-"""What is said of the memory of nodes around ranks, and which nodes are asked."""
+"""Reports about the memory of nodes around a start, and which nodes are queried."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ LEFT = {"name": "psm_1a2b", "size_bytes": 2 * GIB, "owner": "root"}
 
 @pytest.fixture
 def wait():
-    """Waits for the memory of ranks that were stopped on nodes that say these lines; the report, and the nodes."""
+    """Waits for the memory of stopped ranks on nodes that print these lines; returns the report, and the nodes."""
 
     def run(stopped, **lines):
         hosts = {name: FakeHost(name).program("memory", said) for name, said in lines.items()}
@@ -47,7 +47,7 @@ def wait():
     return run
 
 
-def test_memory_that_has_not_come_back_and_what_is_left_in_dev_shm_are_named(wait):
+def test_unreleased_memory_and_leftovers_in_dev_shm_are_reported(wait):
     found = {"missing_bytes": int(31.25 * GIB), "waited_s": 60, "shm": [LEFT, {**LEFT, "name": "a;$b"}]}
     report, hosts = wait(
         {"alpha": [rank()], "beta": [rank()], "gamma": []},
@@ -78,5 +78,5 @@ def test_memory_that_has_not_come_back_and_what_is_left_in_dev_shm_are_named(wai
         *[[{"done": {"shm": [{**LEFT, "name": name}]}}] for name in ("..", ".", "../etc/passwd", "a b", "", "x" * 256)],
     ],
 )
-def test_a_node_that_gives_no_answer_is_not_judged(wait, lines):
+def test_a_node_without_an_answer_is_not_judged(wait, lines):
     assert wait({"a": [rank()]}, a=lines)[0].notes == []

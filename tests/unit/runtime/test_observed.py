@@ -1,4 +1,4 @@
-"""What commands saw is kept, bounded and private, and never the reason why a command fails."""
+"""Observations of commands are stored, bounded and private, and never the reason why a command fails."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def lines():
     return [entry.get("number") for entry in observed.read("atlas")]
 
 
-def test_lines_are_kept_in_order_and_the_oldest_go(monkeypatch):
+def test_lines_are_kept_in_order_and_the_oldest_are_dropped(monkeypatch):
     monkeypatch.setattr(observed, "LINES", 3)
     assert observed.read("atlas") == []
     for number in range(5):
@@ -24,7 +24,7 @@ def test_lines_are_kept_in_order_and_the_oldest_go(monkeypatch):
     assert (entry["what"], entry["time"][-1]) == ("up", "Z")
 
 
-def test_only_its_owner_may_read_it_and_nothing_lies_beside_it():
+def test_only_its_owner_may_read_it_and_no_temporary_file_remains():
     observed.note("atlas", "up")
     path = observed.path("atlas")
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
@@ -32,7 +32,7 @@ def test_only_its_owner_may_read_it_and_nothing_lies_beside_it():
 
 
 @pytest.mark.parametrize("damage", [b"{", b"\xff\xfe\n"])
-def test_a_damaged_file_is_begun_anew(damage):
+def test_a_damaged_file_is_replaced(damage):
     observed.note("atlas", "up", number=1)
     path = observed.path("atlas")
     path.write_bytes(path.read_bytes() + damage)
@@ -42,7 +42,7 @@ def test_a_damaged_file_is_begun_anew(damage):
 
 
 @pytest.mark.parametrize("blocked", ["a file in the way", "a directory in the way"])
-def test_a_place_that_cannot_be_written_fails_nothing(blocked):
+def test_an_unwritable_directory_is_not_an_error(blocked):
     path = observed.path("atlas")
     if blocked == "a file in the way":
         path.parent.parent.mkdir(parents=True, exist_ok=True)

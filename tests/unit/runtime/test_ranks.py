@@ -33,7 +33,7 @@ def node():
     return make
 
 
-def test_a_container_starts_after_its_files_lie_there(node):
+def test_a_container_starts_after_its_files_are_in_place(node):
     steps = start_steps(
         node(), entry="print()", secrets={"WANDB_KEY": "t=1", "VLLM_API_KEY": "k"}, hashes={"salt": "5a"}
     )
@@ -52,7 +52,7 @@ def test_a_container_starts_after_its_files_lie_there(node):
     }
 
 
-def test_where_ranks_meet_the_library_that_confines_sockets_is_built_before_the_start(node):
+def test_for_ranks_on_several_nodes_the_socket_library_is_built_before_the_start(node):
     steps = start_steps(
         node(members=("10.0.0.1", "10.0.0.2")), entry="", secrets={"WANDB_KEY": "", "VLLM_API_KEY": ""}, hashes={}
     )
@@ -61,7 +61,7 @@ def test_where_ranks_meet_the_library_that_confines_sockets_is_built_before_the_
     assert {"do": "build-library", "path": f"{DIRECTORY}/bind.so"} in steps
 
 
-def test_values_of_secrets_stand_in_their_file_alone(node):
+def test_values_of_secrets_appear_only_in_their_file(node):
     for image in ("sha256:1", None):
         steps = start_steps(
             node(image), entry="", secrets={"WANDB_KEY": "s3cr3t-1", "VLLM_API_KEY": "s3cr3t-2"}, hashes={}
@@ -70,7 +70,7 @@ def test_values_of_secrets_stand_in_their_file_alone(node):
         assert [(step["do"], step["mode"]) for step in with_secrets] == [("put", 0o600)]
 
 
-def test_ranks_are_stopped_by_what_holds_them():
+def test_ranks_are_stopped_by_their_container_or_process_manager():
     ranks = [
         Rank(name="x", state="running", labels={"io.sparkcluster.runtime": "docker"}),
         Rank(
@@ -99,7 +99,7 @@ def drains(label, state="running"):
         (drains("60", "exited"), 30),
     ],
 )
-def test_a_rank_gets_what_its_requests_may_take_and_no_node_makes_anyone_wait_for_long(rank, limit_s):
+def test_a_rank_gets_time_for_its_requests_and_no_node_can_demand_a_long_wait(rank, limit_s):
     (step,) = stop_steps([rank])
     assert step["grace_s"] == limit_s
     (failed,) = stop_steps([rank], drain=False)

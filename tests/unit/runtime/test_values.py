@@ -1,4 +1,4 @@
-"""Values of secrets: where they come from, and what is refused before anything is changed."""
+"""Values of secrets: their sources, and refusals before any change."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from sparkcluster.spec.playbook import Verify
 
 @pytest.fixture
 def keyed(world):
-    """A cluster with WANDB_KEY and an API key from where the test says."""
+    """A cluster with WANDB_KEY and an API key from a source that the test sets."""
     return lambda **key: world(playbook={"secrets": ["WANDB_KEY"]}, api={"key": key})
 
 
-def test_every_secret_that_the_plan_names_gets_its_value(keyed, monkeypatch):
+def test_every_secret_in_the_plan_gets_its_value(keyed, monkeypatch):
     cluster = keyed(env="MY_KEY")
     for name, value in {"WANDB_KEY": "hf_1", "MY_KEY": "k1", "OTHER": "x"}.items():
         monkeypatch.setenv(name, value)
@@ -26,7 +26,7 @@ def test_every_secret_that_the_plan_names_gets_its_value(keyed, monkeypatch):
     assert set(found) == {"WANDB_KEY", "VLLM_API_KEY", "RAY_AUTH_TOKEN"}
 
 
-def test_rays_token_is_made_anew_for_every_launch(world):
+def test_ray_gets_a_new_token_for_every_launch(world):
     cluster = world()
     first, second = (secrets.values(cluster.spec, cluster.plan())["RAY_AUTH_TOKEN"] for _ in range(2))
     assert first != second
@@ -34,7 +34,7 @@ def test_rays_token_is_made_anew_for_every_launch(world):
 
 
 @pytest.mark.parametrize("value", [None, "", "two\nlines", "\udcff\udcfe"])
-def test_a_variable_without_a_usable_value_is_refused_first_and_never_shown(keyed, monkeypatch, value):
+def test_an_unusable_variable_is_refused_first_and_its_value_never_shown(keyed, monkeypatch, value):
     monkeypatch.setenv("MY_KEY", "k1")
     if value is None:
         monkeypatch.delenv("WANDB_KEY", raising=False)
@@ -49,7 +49,7 @@ def test_a_variable_without_a_usable_value_is_refused_first_and_never_shown(keye
 
 
 @pytest.mark.parametrize("content", [None, b" \n", b"\xff\xfe", "directory"])
-def test_a_key_file_without_a_usable_value_is_refused_first(keyed, monkeypatch, tmp_path, content):
+def test_an_unusable_key_file_is_refused_first(keyed, monkeypatch, tmp_path, content):
     monkeypatch.setenv("WANDB_KEY", "hf_1")
     file = tmp_path / "key"
     if content == "directory":
@@ -86,8 +86,8 @@ def test_each_key_of_the_gateway_has_a_value(cluster, monkeypatch, tmp_path, ali
     assert caught.value.message.replace(str(tmp_path / "bob.key"), "FILE") == told
 
 
-def test_the_key_of_what_runs_is_compared_by_the_name_of_its_engine(world, monkeypatch):
-    """The inventory has another engine already; the upgrade comes later."""
+def test_the_key_of_a_running_release_is_compared_under_its_engines_variable(world, monkeypatch):
+    """The inventory already has another engine; the upgrade comes later."""
     spec = world(playbook={"engine": "sglang"}, api={"key": {"env": "MY_KEY"}}).spec
     hashes = secrets.keyed_hashes({"VLLM_API_KEY": "k1"})
     group = RecordedGroup("default", 1, "vllm", {}, Verify(), secrets=hashes)

@@ -1,8 +1,8 @@
-"""A machine for the scripts of ``setup``: this one's system in namespaces of its own, with files that may be changed.
+"""A machine for the scripts of ``setup``: this machine's system in separate namespaces, with files that may be changed.
 
-Real are sh, coreutils, users and groups, files, and the network's interfaces and addresses. Stand-ins, which say so
-below, are what would change this machine or is not there: netplan, systemctl, apt, timedatectl, Docker, nvidia-ctk, the
-vm.* sysctls, and ``sleep``.
+Real are sh, coreutils, users and groups, files, and the network's interfaces and addresses. Programs that would change
+this machine or are missing are imitated below: netplan, systemctl, apt, timedatectl, Docker, nvidia-ctk, the vm.*
+sysctls, and ``sleep``.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ echo ready
 exec cat
 """
 
-# Each stand-in by name. Where the text begins with #!, it is the whole program.
+# Each imitated program by name. A text that begins with #! is the complete program.
 STAND_INS = {
     "sleep": f"""
 # A second passes in a twentieth of it, or not at all if a test says so.
@@ -240,7 +240,7 @@ code=$?
 [ "$number" != "$KILL_AFTER" ] || kill_all
 exit $code
 """
-# What changes something, or says that something may be changed.
+# Programs that change something, or allow a change.
 CHANGING = (
     *("mv", "cp", "rm", "mkdir", "rmdir", "chmod", "chown", "sync", "ip", "usermod", "gpasswd", "xargs", "setsid"),
     *("netplan", "systemctl", "timedatectl", "nvidia-ctk", "apt-get", "apt-mark", "sysctl"),
@@ -279,12 +279,12 @@ print(json.dumps(found))
 
 
 def with_stand_ins(script: str) -> str:
-    """A script that takes its programs from where this machine has them, the stand-ins first."""
+    """A script whose PATH has the imitations first, then this machine's programs."""
     return script.replace(f"\n{SYSTEM_PATH} ", "\nPATH=$PATH ")
 
 
 def missing() -> str | None:
-    """Why there can be no such machine here, None if there can."""
+    """Reason why there can be no such machine here, or None."""
     if sys.platform != "linux" or os.geteuid() != 0:
         return "needs root on Linux"
     lacking = [each for each in NEEDED if not shutil.which(each)]
@@ -292,7 +292,7 @@ def missing() -> str | None:
 
 
 class Machine:
-    """One of them, which is gone when it is closed or this process ends."""
+    """A machine that disappears when it is closed or this process ends."""
 
     def __init__(self, folder: Path) -> None:
         stand_ins = folder / "stand-ins"
@@ -318,7 +318,7 @@ class Machine:
         self.pid = children.split()[0]
 
     def close(self) -> None:
-        """End it with all that runs in it."""
+        """End it with everything that runs in it."""
         with contextlib.suppress(ProcessLookupError):
             self.process.send_signal(signal.SIGKILL)
         self.process.communicate()
@@ -339,10 +339,10 @@ class Machine:
         kill: Mapping[str, int] | None = None,
         check: bool = False,
     ) -> subprocess.CompletedProcess[str]:
-        """Run a script as it is run by ``setup``: by standard input.
+        """Run a script as ``setup`` does: by standard input.
 
         Args:
-            kill: ``before`` or ``after``, and the number of the call of what changes something.
+            kill: ``before`` or ``after``, and the index of the call of a changing program.
         """
         argv = self.argv(["sh", "-s"], user)
         if kill is not None:
@@ -365,7 +365,7 @@ class Machine:
         return done
 
     def shell(self, command: str, stdin: str = "", user: str = "root") -> str:
-        """What a command there prints."""
+        """Output of a command there."""
         done = subprocess.run(
             self.argv(["sh", "-c", command], user), input=stdin, capture_output=True, text=True, timeout=60, check=False
         )
@@ -373,7 +373,7 @@ class Machine:
         return done.stdout
 
     def snapshot(self) -> dict[str, Any]:
-        """Every file below /etc, /home, /var/lib and /run with its mode and owner, addresses, and the stand-ins' states."""
+        """Every file below /etc, /home, /var/lib and /run with its mode and owner, addresses, and the imitations' states."""
         done = subprocess.run(
             self.argv(["/usr/bin/env", "python3", "-c", _SNAPSHOT]), capture_output=True, text=True, check=False
         )
@@ -381,7 +381,7 @@ class Machine:
         return json.loads(done.stdout)
 
     def survey(self, user: str = USER) -> Survey:
-        """What a survey reports, by the program that runs on nodes."""
+        """The survey by the node program."""
         program = (
             "import json, sys; from sparkcluster.node import survey; "
             "print(json.dumps(survey.main(json.load(sys.stdin))))"
@@ -399,7 +399,7 @@ class Machine:
 
 @contextlib.contextmanager
 def machine(folder: Path) -> Iterator[Machine]:
-    """A machine for the time of a test."""
+    """A machine for one test."""
     reason = missing()
     if reason:
         pytest.skip(reason)
@@ -411,7 +411,7 @@ def machine(folder: Path) -> Iterator[Machine]:
 
 
 def until(condition: Any, limit_s: float = 60) -> None:
-    """Wait for what another process does."""
+    """Wait for an action of another process."""
     end = time.monotonic() + limit_s
     while not condition():
         assert time.monotonic() < end, "it did not happen"

@@ -1,4 +1,4 @@
-"""A key is made once, rotated on request, readable by its owner alone, and never printed; the inventory keeps its text."""
+"""An API key is created once, rotated on request, readable only by its owner, and never printed; the inventory keeps its text."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HEAD = "# mine\ncluster: desk\nnodes:\n  - host: 192.168.1.11   # the left one\n
 FILE = "~/.config/sparkcluster/desk.key"
 NAMED = {("api", "key", "file"): FILE, ("api", "key", "env"): GONE}
 
-# What the inventory says of its API, and what is there once a key is in FILE.
+# The inventory's API section, before and after a key is in FILE.
 EDITS = {
     "nothing": (HEAD, f"{HEAD}\napi:\n  key:\n    file: {FILE}\n"),
     "a section": (
@@ -37,7 +37,7 @@ EDITS = {
 
 
 @pytest.mark.parametrize("case", EDITS)
-def test_a_file_is_named_and_every_other_byte_stays(case):
+def test_the_file_is_written_into_the_inventory_and_every_other_byte_is_unchanged(case):
     before, after = EDITS[case]
     assert with_values(before, "desk.yaml", NAMED) == after
 
@@ -46,7 +46,7 @@ def test_a_file_is_named_and_every_other_byte_stays(case):
     "api",
     ["api:\n", "api: &a {port: 9000}\nenv: *a\n"],
 )
-def test_what_is_unclear_is_left_with_the_lines_to_write(api):
+def test_an_unclear_inventory_is_unchanged_and_the_lines_to_write_are_shown(api):
     with pytest.raises(UsageError) as caught:
         with_values(f"{HEAD}{api}", "desk.yaml", NAMED)
     assert f"api:\n  key:\n    file: {FILE}" in caught.value.message
@@ -78,7 +78,7 @@ def mode(path):
     return stat.S_IMODE(path.stat().st_mode)
 
 
-def test_a_key_is_made_and_named_and_kept_when_run_again(desk):
+def test_a_key_is_created_and_named_and_kept_by_a_second_run(desk):
     first = desk(LOCAL)
     key = desk.file.read_text().strip()
     assert re.fullmatch(r"[0-9a-f]{48}", key)
@@ -96,7 +96,7 @@ def test_a_key_is_made_and_named_and_kept_when_run_again(desk):
     assert key not in "".join([*first, *again])
 
 
-def test_a_key_is_rotated_on_request_alone_and_the_old_one_is_gone(desk):
+def test_a_key_is_rotated_only_on_request_and_the_old_one_is_removed(desk):
     desk(LOCAL)
     key = desk.file.read_text()
     said = desk(None, "--rotate")
@@ -106,7 +106,7 @@ def test_a_key_is_rotated_on_request_alone_and_the_old_one_is_gone(desk):
     assert "next: sparkcluster restart desk.yaml" in said.err
 
 
-def test_a_key_that_others_may_read_is_kept_and_closed(desk):
+def test_a_key_readable_by_others_is_kept_and_its_mode_fixed(desk):
     desk(LOCAL)
     desk.file.chmod(0o644)
     key = desk.file.read_text()
@@ -114,7 +114,7 @@ def test_a_key_that_others_may_read_is_kept_and_closed(desk):
     assert (desk.file.read_text(), mode(desk.file)) == (key, 0o600)
 
 
-def test_a_key_in_a_variable_is_not_touched_unless_a_file_is_named_which_then_gets_it(desk, monkeypatch, tmp_path):
+def test_a_key_in_a_variable_is_unchanged_unless_a_file_is_specified_which_then_gets_it(desk, monkeypatch, tmp_path):
     monkeypatch.setenv("SPARKCLUSTER_KEY", "abc123")
     text = "api:\n  key:\n    env: SPARKCLUSTER_KEY\n"
     said = desk(text, code=2).err
@@ -129,7 +129,7 @@ def test_a_key_in_a_variable_is_not_touched_unless_a_file_is_named_which_then_ge
     assert consent.unaccepted(load(desk.inventory)) == []
 
 
-def test_a_secret_of_which_nobody_said_that_it_is_the_key_becomes_none(desk, monkeypatch):
+def test_a_secret_that_is_not_declared_as_the_key_is_not_used_as_one(desk, monkeypatch):
     monkeypatch.setenv("HF_TOKEN", "hf_mine")
     desk("api:\n  key:\n    env: HF_TOKEN\n", "--file", FILE)
     assert re.fullmatch(r"[0-9a-f]{48}\n", desk.file.read_text())
@@ -142,7 +142,7 @@ PRIVATE = "-----BEGIN OPENSSH PRIVATE KEY-----\nb3BlbnNzaA==\n-----END OPENSSH P
     ("content", "mode", "typed"),
     [(PRIVATE, 0o600, True), ("one line\n", 0o600, True), ("word\n", 0o644, True), ("hf_token\n", 0o600, False)],
 )
-def test_a_file_that_is_no_api_key_is_not_replaced(desk, tmp_path, content, mode, typed):
+def test_a_file_that_is_not_an_api_key_is_not_replaced(desk, tmp_path, content, mode, typed):
     other = tmp_path / "home/other"
     other.write_text(content)
     other.chmod(mode)
@@ -151,7 +151,7 @@ def test_a_file_that_is_no_api_key_is_not_replaced(desk, tmp_path, content, mode
     assert "sparkcluster key desk.yaml --file" in said
 
 
-def test_a_file_that_only_the_inventory_names_is_neither_made_nor_changed(desk, tmp_path):
+def test_a_file_named_only_by_the_inventory_is_not_created_or_changed(desk, tmp_path):
     other = tmp_path / "home/other"
     other.write_text("word")
     other.chmod(0o644)
@@ -163,14 +163,14 @@ def test_a_file_that_only_the_inventory_names_is_neither_made_nor_changed(desk, 
     assert not (tmp_path / "home/none").exists()
 
 
-def test_a_key_that_was_made_elsewhere_on_request_is_rotated(desk, tmp_path):
+def test_a_key_created_elsewhere_is_rotated_on_request(desk, tmp_path):
     desk(LOCAL, "--file", "~/desk.key")
     made = (tmp_path / "home/desk.key").read_text()
     desk(None, "--rotate")
     assert (tmp_path / "home/desk.key").read_text() != made
 
 
-def test_what_cannot_be_done_changes_nothing(desk, tmp_path):
+def test_an_impossible_request_changes_nothing(desk, tmp_path):
     for api, words in (
         ("api:\n", ()),
         (LOCAL, ("--file", str(tmp_path / "home"))),
@@ -183,7 +183,7 @@ def test_what_cannot_be_done_changes_nothing(desk, tmp_path):
         assert not (tmp_path / "a-slip").exists()
 
 
-def test_the_document_has_what_was_done_and_no_key(desk):
+def test_the_document_has_the_change_and_no_key(desk):
     found = json.loads(desk(LOCAL, "--json").out)
     assert (found["file"], found["key"], found["changed"]) == (FILE, "created", True)
     assert found["curl"].startswith("curl -H")

@@ -1,4 +1,4 @@
-"""Which port is cabled to which: every shape, what was set up before, and machines that say what is not so."""
+"""Which ports are cabled together: every shape, existing configurations, and machines with false reports."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def names(found):
     ("segments", "kind"),
     [(ONE, "cable"), (TWO, "cable"), (RING, "cable"), (SWITCH, "switch"), (BOTH_ON_SWITCH, "switch")],
 )
-def test_every_shape_is_told_from_who_hears_whom(segments, kind):
+def test_every_cabling_is_detected_from_received_packets(segments, kind):
     found = cabling(sparks(segments))
     assert {segment.kind for segment in found.segments} == {kind}
     assert found.groups == (found.nodes,)
@@ -46,7 +46,7 @@ def test_every_shape_is_told_from_who_hears_whom(segments, kind):
     assert not found.loose
 
 
-def test_crossed_cables_name_the_node_at_which_to_swap_them():
+def test_crossed_cables_name_the_node_where_to_swap_them():
     found = cabling(sparks(CROSSED))
     assert found.swapped == ("b",)
     (trouble,) = found.troubles
@@ -61,7 +61,7 @@ def test_three_in_a_line_lack_one_cable():
     assert trouble.hint == "connect p0 of a with p1 of c to complete the ring of three Sparks"
 
 
-def test_a_node_without_a_cable_is_empty_and_one_alone_needs_none():
+def test_a_node_without_a_cable_is_empty_and_a_single_node_needs_none():
     found = cabling(sparks(ONE, names=["a", "b", "c"]))
     assert names(found) == [("no-cable", "c")]
     assert "absent from PCI" in found.troubles[0].text
@@ -69,8 +69,8 @@ def test_a_node_without_a_cable_is_empty_and_one_alone_needs_none():
     assert not alone.troubles
 
 
-def test_a_port_without_any_address_is_told_from_a_cable_that_leads_nowhere():
-    """NetworkManager takes the link-local address away as well, where no DHCP server answered four times."""
+def test_a_port_without_an_address_is_distinguished_from_a_cable_without_a_peer():
+    """NetworkManager removes the link-local address too, after four attempts without a DHCP server."""
     found = documents(ONE)
     for document in found.values():
         document["neighbours"] = []
@@ -81,7 +81,7 @@ def test_a_port_without_any_address_is_told_from_a_cable_that_leads_nowhere():
     assert "sudo nmcli --wait 0 device connect enp1s0f1np1   on a" in first.hint
 
 
-def test_what_one_end_alone_reports_is_no_cable():
+def test_a_cable_reported_by_one_end_only_does_not_count():
     found = documents(SWITCH)
     for name in "abc":
         found[name]["neighbours"] = []
@@ -109,7 +109,7 @@ def test_a_twin_that_is_down_or_absent_is_named():
 # ---------------------------------------------------------------------------------------------------- hostile
 
 
-def test_hardware_addresses_that_two_nodes_claim_say_nothing():
+def test_a_mac_address_claimed_by_two_nodes_is_ignored():
     found = documents([*ONE, [("c", "p1")]])
     for interface, other in zip(found["c"]["interfaces"], found["b"]["interfaces"], strict=True):
         interface["mac"] = other["mac"]
@@ -118,7 +118,7 @@ def test_hardware_addresses_that_two_nodes_claim_say_nothing():
     assert not any("c" in segment.nodes for segment in result.segments)
 
 
-def test_a_false_claim_to_hear_others_connects_nobody():
+def test_a_false_claim_of_received_packets_connects_no_node():
     found = documents([*PAIRS, [("e", "p1")]])
     hears(found, ("e", "p1"), *(key for segment in PAIRS for key in segment))
     result = cabling(parsed(found))
@@ -127,7 +127,7 @@ def test_a_false_claim_to_hear_others_connects_nobody():
     assert "p1 of a, p1 of b, p0 of c" in result.troubles[0].text
 
 
-def test_ten_thousand_neighbours_are_no_survey():
+def test_ten_thousand_neighbours_are_refused():
     document = documents(ONE)["a"]
     document["neighbours"] *= 5000
     with pytest.raises(ValidationError):
@@ -136,7 +136,7 @@ def test_ten_thousand_neighbours_are_no_survey():
 
 @st.composite
 def random_cablings(draw):
-    """Ports of up to eight Sparks, put on segments at random."""
+    """Ports of up to eight Sparks, assigned to segments at random."""
     nodes = [f"n{number}" for number in range(draw(st.integers(1, 8)))]
     ports = draw(st.permutations([(node, port) for node in nodes for port in TWINS]))
     segments = []
@@ -149,8 +149,8 @@ def random_cablings(draw):
 
 @settings(max_examples=50)
 @given(random_cablings())
-def test_any_cabling_is_found_again(segments):
-    """Segments with ports of one node alone are loose; all others come back as they are."""
+def test_any_cabling_is_detected(segments):
+    """Segments with ports of only one node are loose; all others are detected unchanged."""
     found = cabling(sparks(segments))
     several = {frozenset(each) for each in segments if len({node for node, _ in each}) > 1}
     assert {frozenset(each) for each in ends(found)} == several

@@ -1,4 +1,4 @@
-"""What setup would change: whole changes as data, from surveys as data."""
+"""The changes of setup: as data, from surveys as data."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def state(text: str, mode: int = 0o644, owner: str = "root") -> dict[str, Any]:
 
 
 def bare(**changed: Any) -> Survey:
-    """A Spark as it comes out of the box, that logs in by password."""
+    """A Spark in factory state, with login by password."""
     document = wired.survey("spark-a", 0, ["p1"])
     document |= {
         "user": USER,
@@ -99,7 +99,7 @@ def one(survey: Survey, step: str, wanted: Wanted = WANTED) -> Change | None:
     return found[0] if found else None
 
 
-def test_a_bare_spark_gets_all_but_the_options():
+def test_a_bare_spark_gets_all_steps_except_options():
     assert {each.step: each.found for each in changes("spark-a", bare(), WANTED, selected())} == {
         "ssh-key": "your key is not in authorized_keys",
         "docker-group": f"{USER} is not in the group docker",
@@ -113,12 +113,12 @@ def test_a_bare_spark_gets_all_but_the_options():
     }
 
 
-def test_nothing_is_to_be_changed_on_a_spark_that_is_set_up():
+def test_a_spark_that_is_set_up_has_no_changes():
     wanted = replace(WANTED, netplan=None)
     assert changes("spark-a", ready(), wanted, selected((), ["headless", "hold"])) == []
 
 
-def test_options_are_switched_on_or_named():
+def test_optional_steps_are_enabled_or_named_explicitly():
     assert one(bare(), "headless").later == "at the next boot"
     every = changes("spark-a", bare(), WANTED, selected((), ["headless"]))
     assert "headless" in {each.step for each in every}
@@ -128,14 +128,14 @@ def test_options_are_switched_on_or_named():
     assert hold.found == "not held: linux-image-6.14.0-1015-nvidia"
 
 
-def test_where_the_login_may_not_ask_docker_its_configuration_tells_the_runtimes():
+def test_if_the_login_may_not_use_docker_its_configuration_lists_the_runtimes():
     files = bare().model_dump()["files"]
     for text, configured in (('{"runtimes": {"nvidia": {}}}', True), ('{"log-level": "warn"}', False)):
         known = bare(runtimes=None, files={**files, "/etc/docker/daemon.json": state(text)})
         assert (one(known, "nvidia-runtime") is None) is configured
 
 
-def test_ranks_that_run_block_what_disturbs_them():
+def test_running_ranks_block_disruptive_steps():
     change = one(bare(ranks=["two-sparks-rank0"]), "netplan")
     assert change
     assert (change.commands, change.blocked) == ((), "ranks are running: two-sparks-rank0")
@@ -151,19 +151,19 @@ def test_ranks_that_run_block_what_disturbs_them():
         ("ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIMineMine me@laptop\n", False),
     ],
 )
-def test_a_key_is_present_by_its_content(text, present):
+def test_a_key_is_recognized_by_its_content(text, present):
     files = {f"{HOME}/.ssh/authorized_keys": state(text, 0o600, USER)}
     assert (one(bare(files=files), "ssh-key") is None) is present
 
 
-def test_a_key_in_a_file_that_others_may_write_does_not_count():
+def test_a_key_in_a_file_writable_by_others_does_not_count():
     files = {f"{HOME}/.ssh/authorized_keys": state(f"{KEY}\n", 0o664, USER)}
     change = one(bare(files=files), "ssh-key")
     assert change
     assert change.found == "authorized_keys is writable by others"
 
 
-def test_a_file_with_another_mode_or_owner_is_written_again():
+def test_a_file_with_a_different_mode_or_owner_is_rewritten():
     files = ready().model_dump()["files"]
     for wrong in (state(SYSCTL_TEXT, 0o600), state(SYSCTL_TEXT, 0o644, USER), state(f"{SYSCTL_TEXT}\n")):
         change = one(ready(files={**files, SYSCTL: wrong}), "sysctl")
@@ -171,7 +171,7 @@ def test_a_file_with_another_mode_or_owner_is_written_again():
         assert change.found == f"{SYSCTL} is different"
 
 
-def test_an_mtu_or_an_address_alone_is_found():
+def test_a_missing_mtu_or_address_alone_is_found():
     interfaces = [each.model_dump() for each in ready().interfaces]
     for each in interfaces:
         if each["name"] == "enp1s0f1np1":
@@ -183,13 +183,13 @@ def test_an_mtu_or_an_address_alone_is_found():
     assert change.found == "enp1s0f1np1 has MTU 1500; enP2p1s0f1np1 has 169.254.3.4/16"
 
 
-def test_a_cache_that_contains_the_home_is_blocked():
+def test_a_cache_path_that_contains_the_home_directory_is_blocked():
     change = one(bare(hf_home="/home"), "hf-cache")
     assert change
     assert (change.commands, change.blocked) == ((), "/home is more than a cache")
 
 
-def test_an_unknown_step_is_named_with_the_closest_one():
+def test_an_unknown_step_is_an_error_with_the_nearest():
     with pytest.raises(UsageError) as refused:
         selected(["net-plan"], [])
     assert refused.value.hint == "did you mean netplan?"

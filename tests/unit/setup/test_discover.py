@@ -1,4 +1,4 @@
-"""Which machines are tried, and which of them end up as Sparks, at which address."""
+"""Which machines are tried, which of them are Sparks, and at which address."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FE80 = "fe80::4ebb:47ff:fe2d:261"
 
 
 class Operator:
-    """Trusts no host key, and gives a password each time that one is asked for."""
+    """Trusts no host key, and gives a password whenever asked."""
 
     def __init__(self):
         self.asked = []
@@ -59,14 +59,14 @@ def test_sparks_are_found_and_others_are_skipped(network):
     assert list(found.failed) == ["192.168.1.13"]
 
 
-def test_a_machine_that_is_named_is_included_though_it_is_no_spark(network):
+def test_a_specified_machine_is_included_although_it_is_not_a_spark(network):
     network.put("box", answer=machine(1, "192.168.1.11/24", dgx=NO_SPARK))
     found = discover([at("box")], LAN)
     assert hosts(found) == [("box", "box", "given")]
     assert [trouble.name for trouble in found.troubles] == ["no-dgx-release"]
 
 
-def test_one_machine_at_several_addresses_counts_once(network):
+def test_a_machine_with_several_addresses_counts_once(network):
     network.put("192.168.1.11", "192.168.1.77", answer=machine(1, "192.168.1.11/24"))
     found = discover([at("192.168.1.11"), at("192.168.1.77")], LAN)
     assert hosts(found) == [("192.168.1.11", "192.168.1.11", "given")]
@@ -76,7 +76,7 @@ def test_one_machine_at_several_addresses_counts_once(network):
 HEARD = (("enp1s0f1np1", mac(2, 1), FE80), ("enP2p1s0f1np1", mac(2, 3), "fe80::2"))
 
 
-def test_the_other_end_of_a_cable_is_reached_through_the_spark_and_written_with_its_own_address(network):
+def test_the_machine_behind_a_cable_is_reached_through_the_spark_and_written_with_its_management_address(network):
     network.put("192.168.1.11", answer=machine(1, "192.168.1.11/24", heard=HEARD))
     network.put(f"{FE80}%enp1s0f1np1", "192.168.1.12", answer=machine(2, "10.1.1.1/24", "192.168.1.12/24"))
     found = discover([at("192.168.1.11", user="bob", identity="/k")], LAN)
@@ -90,8 +90,8 @@ def test_the_other_end_of_a_cable_is_reached_through_the_spark_and_written_with_
     assert found.troubles == []
 
 
-def test_a_password_is_asked_for_again_at_that_address(network):
-    """Who has that address may be another machine: no password goes there that was typed for this one."""
+def test_a_password_is_asked_for_separately_at_that_address(network):
+    """That address may belong to another machine: it gets no password that was typed for this one."""
     network.put("192.168.1.11", answer=machine(1, "192.168.1.11/24", heard=HEARD))
     network.put(f"{FE80}%enp1s0f1np1", "192.168.1.12", answer=machine(2, "192.168.1.12/24"))
     discover([at("192.168.1.11")], LAN)
@@ -101,7 +101,7 @@ def test_a_password_is_asked_for_again_at_that_address(network):
     assert prompts.password("spark-0002", target, again=False) == "typed for 192.168.1.12"
 
 
-def test_one_without_an_address_in_the_network_is_named(network):
+def test_a_machine_without_an_address_in_the_network_is_reported(network):
     network.put("192.168.1.11", answer=machine(1, "192.168.1.11/24", heard=HEARD))
     network.put(f"{FE80}%enp1s0f1np1", answer=machine(2))
     found = discover([at("192.168.1.11")], LAN)
@@ -111,8 +111,8 @@ def test_one_without_an_address_in_the_network_is_named(network):
     assert "RJ45" in trouble.hint
 
 
-def test_an_address_elsewhere_is_not_tried(network):
-    """It is what the machine says of itself."""
+def test_an_address_outside_the_networks_is_not_tried(network):
+    """It is the machine's own statement."""
     network.put("192.168.1.11", answer=machine(1, "192.168.1.11/24", heard=HEARD))
     network.put(f"{FE80}%enp1s0f1np1", "10.9.9.9", answer=machine(2, "10.9.9.9/24"))
     found = discover([at("192.168.1.11")], LAN)
@@ -121,8 +121,8 @@ def test_an_address_elsewhere_is_not_tried(network):
 
 
 @pytest.mark.parametrize(("answering", "stored"), [(2, True), (7, False)])
-def test_the_host_keys_that_it_reported_are_stored_once_the_same_machine_answered(network, tmp_path, answering, stored):
-    """What a machine says over the cable is not yet known to be so: neither its address nor its keys."""
+def test_reported_host_keys_are_stored_once_the_same_machine_answered(network, tmp_path, answering, stored):
+    """A machine's statements over the cable are not yet trusted: neither its address nor its keys."""
     network.put("192.168.1.11", answer=machine(1, "192.168.1.11/24", heard=HEARD))
     network.put(f"{FE80}%enp1s0f1np1", answer=machine(2, "192.168.1.12/24"))
     network.put("192.168.1.12", answer=machine(answering, "192.168.1.12/24"))
@@ -134,7 +134,7 @@ def test_the_host_keys_that_it_reported_are_stored_once_the_same_machine_answere
     assert (known_hosts.read_text().splitlines() if known_hosts.exists() else []) == [line] * stored
 
 
-def test_neighbours_of_neighbours_are_left_alone(network):
+def test_neighbours_of_neighbours_are_not_contacted(network):
     network.put("192.168.1.11", answer=machine(1, "192.168.1.11/24", heard=HEARD))
     beyond = machine(2, "192.168.1.12/24", heard=(("enp1s0f0np0", mac(3, 0), "fe80::3"),))
     network.put(f"{FE80}%enp1s0f1np1", "192.168.1.12", answer=beyond)
@@ -142,7 +142,7 @@ def test_neighbours_of_neighbours_are_left_alone(network):
     assert not any("fe80::3" in tried for tried in network.tried)
 
 
-def test_hostile_names_and_addresses_do_no_harm(network):
+def test_hostile_names_and_addresses_are_harmless(network):
     network.put("a", answer=machine(1, "192.168.1.11/24", heard=(("enp1s0f1np1", mac(3, 1), "fe80::3"),)))
     network.put("fe80::3%enp1s0f1np1", answer=machine(3, hostname="\x1b[31m" + "x" * 1000))
     found = discover([at("a")], LAN)
@@ -158,7 +158,7 @@ def test_hostile_names_and_addresses_do_no_harm(network):
         {"neighbours": [{"interface": "$(reboot)", "mac": mac(3, 1), "address": "fe80::3"}]},
     ],
 )
-def test_an_odd_answer_is_the_error_of_its_machine_and_the_others_are_found(network, changes):
+def test_an_invalid_answer_is_an_error_of_its_machine_and_the_others_are_found(network, changes):
     network.put("192.168.1.11", answer=machine(1, "192.168.1.11/24", heard=HEARD))
     network.put("192.168.1.13", answer=machine(3, "192.168.1.13/24", **changes))
     network.put(f"{FE80}%enp1s0f1np1", "192.168.1.12", answer=machine(2, "192.168.1.12/24", **changes))

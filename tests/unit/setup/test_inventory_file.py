@@ -1,4 +1,4 @@
-"""An inventory that discover writes can be used as it is; one that it adds nodes to is otherwise left as it was."""
+"""An inventory of discover is valid as written; an extended inventory is otherwise unchanged."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def entries(hostnames: list[str], user: str | None = "nvidia") -> list[Entry]:
 
 
 def written(path: Path, text: str) -> Inventory:
-    """The inventory that ``text`` is, without a finding that is shown by default."""
+    """The inventory ``text``, without a finding that is shown by default."""
     path.write_text(text, encoding="utf-8")
     linted = lint([path])
     assert [each for each in linted.findings if each.severity != "info"] == []
@@ -40,7 +40,7 @@ def written(path: Path, text: str) -> Inventory:
 
 
 @pytest.mark.parametrize("sparks", [1, 3, 8])
-def test_any_number_of_sparks_lints_clean(tmp_path, sparks):
+def test_an_inventory_of_any_number_of_sparks_lints_clean(tmp_path, sparks):
     names = [f"spark-{number}a2b" for number in range(sparks)]
     made = written(tmp_path / "mine.yaml", new_text(names[0], entries(names)))
     assert made.cluster == names[0]
@@ -55,7 +55,7 @@ def test_any_number_of_sparks_lints_clean(tmp_path, sparks):
 
 @settings(max_examples=25)
 @given(hostnames=st.lists(st.text(max_size=80), min_size=1, max_size=12))
-def test_any_hostname_makes_an_inventory(hostnames):
+def test_any_hostname_gives_a_valid_inventory(hostnames):
     listed = entries(hostnames)
     document = parse(new_text(listed[0].name, listed), "mine.yaml")
     assert document.problems == []
@@ -69,11 +69,11 @@ def test_any_hostname_makes_an_inventory(hostnames):
         lambda text: hidden_at(text) is None
     )
 )
-def test_a_scalar_is_read_as_it_was(text):
+def test_a_quoted_scalar_is_read_back_unchanged(text):
     assert parse(f"key: {scalar(text)}", "x").data == {"key": text}
 
 
-def test_the_login_of_most_nodes_is_the_default_and_another_stands_at_its_node(tmp_path):
+def test_the_login_of_most_nodes_is_the_default_and_a_different_one_is_written_at_its_node(tmp_path):
     listed = [Entry("a", "10.0.0.1", "nvidia"), Entry("b", "10.0.0.2", "bob"), Entry("c", "10.0.0.3", "nvidia")]
     made = written(tmp_path / "mine.yaml", new_text("a", listed))
     assert [made.node_ssh(node).user for node in made.nodes] == ["nvidia", "bob", "nvidia"]
@@ -116,11 +116,11 @@ def indented(by: int) -> str:
         ("# nodes:\nnodes: # three\n\n  -   host: a\n      name: b\n", "\n\n\ncluster: x", 2),
     ],
 )
-def test_nodes_are_added_and_every_other_byte_is_kept(before, after, by):
+def test_nodes_are_added_and_every_other_byte_is_unchanged(before, after, by):
     assert with_nodes(before + after, "f", NEW, user="nvidia") == before + indented(by) + after
 
 
-def test_a_file_without_a_last_line_end_and_one_of_windows():
+def test_a_file_without_a_final_newline_or_with_crlf():
     assert with_nodes("nodes:\n- host: a", "f", NEW, user="nvidia") == "nodes:\n- host: a\n" + BLOCK
     text = "nodes:\r\n- host: a\r\ncluster: x\r\n"
     assert with_nodes(text, "f", NEW, user="nvidia") == text.replace("cluster", BLOCK.replace("\n", "\r\n") + "cluster")
@@ -130,7 +130,7 @@ ONE = new_text("a", entries(["a"]))
 
 
 @pytest.mark.parametrize("newline", ["\n", "\r\n"])
-def test_the_playbook_for_one_spark_becomes_that_for_more(newline):
+def test_the_playbook_for_one_spark_is_replaced_by_the_one_for_several(newline):
     made = for_more(ONE.replace("\n", newline), ["a", "b"], ())
     assert parse(made, "f").data == {**parse(ONE, "f").data, "playbook": PAIR}
     assert made.replace(newline, "\n").endswith(new_text("a", entries(["a", "b"])).partition("\n# Fits")[2])
@@ -144,7 +144,7 @@ def test_the_playbook_for_one_spark_becomes_that_for_more(newline):
         ("nodes:\n- {name: a, host: a}\ngroups:\n- {name: g, nodes: [a]}\n", "every node must be in one of its groups"),
     ],
 )  # fmt: skip
-def test_an_inventory_that_would_be_written_anew_is_left_and_the_lines_are_shown(text, why):
+def test_an_inventory_that_would_be_rewritten_is_unchanged_and_the_lines_are_shown(text, why):
     with pytest.raises(UsageError) as caught:
         with_nodes(text, "mine.yaml", NEW, user="nvidia")
     first, _, lines = caught.value.message.partition("\n")
@@ -170,8 +170,8 @@ NODES = st.lists(
         ["", "\n", "# end\n", "    # deep\n", "  # - host: z\n", "\n\ncluster: x\n", "cluster: x\n# y"]
     ),
 )
-def test_any_layout_is_added_to_or_refused(nodes, tail):
-    """What is added is one run of whole lines; nothing else changes."""
+def test_any_layout_is_extended_or_refused(nodes, tail):
+    """The addition is one run of complete lines; nothing else changes."""
     text = "nodes:\n" + "\n".join(f"  - {each}" for each in nodes) + "\n" + tail
     try:
         made = with_nodes(text, "f", NEW, user="nvidia")

@@ -1,4 +1,4 @@
-"""The scripts of ``setup`` on a machine: what they change, that all of it is undone, and that a kill changes no end."""
+"""The scripts of ``setup`` on a machine: their changes, a complete undo, and recovery after a kill."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def spark(folder) -> Iterator[Machine]:
 
 
 def found(spark: Machine, wanted: Wanted = WANTED, only: Collection[str] = ()) -> list[Change]:
-    """What differs; whether the network does is told by ``rails.proposal``, from all nodes."""
+    """The differences; ``rails.proposal`` decides about the network, from all nodes."""
     survey = spark.survey()
     there = {(each.name, address, each.mtu) for each in survey.interfaces for address in each.addresses}
     live = all((name, str(address), netplan.MTU) in there for name, address in wanted.addresses.items())
@@ -49,7 +49,7 @@ def found(spark: Machine, wanted: Wanted = WANTED, only: Collection[str] = ()) -
 
 
 def set_up(spark: Machine, *only: str, wanted: Wanted = WANTED, run: Run = ROOT) -> subprocess.CompletedProcess[str]:
-    """The part of root's."""
+    """Root's part."""
     return spark.run(script(run, found(spark, wanted, only)))
 
 
@@ -69,7 +69,7 @@ def wholly_undone(spark: Machine) -> None:
 
 
 def difference(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
-    """What a snapshot has that another has not, without the journals."""
+    """New entries of a snapshot compared with another, without the journals."""
     names = [name for name in before | after if before.get(name) != after.get(name) and not name.startswith(JOURNALS)]
     return {name: after.get(name) for name in sorted(names)}
 
@@ -77,7 +77,7 @@ def difference(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
 # ------------------------------------------------------------------------------------------------- there and back
 
 
-def test_a_machine_is_set_up_and_then_as_it_was(spark):
+def test_setup_and_undo_restore_the_machine(spark):
     before = spark.snapshot()
     whole(spark)
     after = spark.snapshot()
@@ -105,8 +105,8 @@ def test_a_machine_is_set_up_and_then_as_it_was(spark):
     assert spark.snapshot() == before
 
 
-def test_what_was_there_before_comes_back(spark):
-    """A file of another text, an address given by hand, a target that was chosen, other limits of dirty pages."""
+def test_undo_restores_the_previous_state(spark):
+    """A file with another text, an address set by hand, a chosen target, other limits of dirty pages."""
     spark.shell(
         "printf 'network:\\n  version: 2\\n' >/etc/netplan/40-cx7.yaml; chmod 644 /etc/netplan/40-cx7.yaml;"
         f"ip addr add 10.9.9.9/24 dev {TWINS[0]}; ip link set {TWINS[1]} mtu 9000;"
@@ -120,7 +120,7 @@ def test_what_was_there_before_comes_back(spark):
     assert spark.snapshot() == before
 
 
-def test_undo_goes_back_through_all_runs(spark):
+def test_undo_reverts_all_runs(spark):
     before = spark.snapshot()
     set_up(spark, "netplan")
     others = {twin: IPv4Interface(f"192.168.{201 + at}.15/24") for at, twin in enumerate(TWINS)}
@@ -134,17 +134,17 @@ def test_undo_goes_back_through_all_runs(spark):
 # ----------------------------------------------------------------------------------------------------------- kills
 
 
-# A whole script has about 180 of them, and its undo 150; a kill after the last one kills nothing.
+# A complete script has about 180 of them, and its undo 150; a kill after the last one kills nothing.
 CALLS = range(1, 161, 20)
 
 
 def guards(spark: Machine) -> str:
-    """Guards of the network that run."""
+    """Running guards of the network."""
     return spark.shell("cat /proc/[0-9]*/cmdline | tr '\\0' '\\n' | grep -x '[g]uard' || true")
 
 
 def _killed(spark: Machine, text: str, moment: str, number: int) -> bool:
-    """Whether the script was killed. Until its guard ended, no other one runs."""
+    """Whether the script was killed. Until its guard ends, no other script runs."""
     done = spark.run(text, kill={moment: number})
     until(lambda: not guards(spark))
     return done.returncode == -signal.SIGKILL
@@ -171,7 +171,7 @@ def _check_kill(spark: Machine, moment: str, number: int, *, of_undo: bool) -> b
 
 @pytest.mark.parametrize("of_undo", [False, True], ids=["setup", "undo"])
 @pytest.mark.parametrize("number", [47, 94])
-def test_killed_and_run_again(spark, number, of_undo):
+def test_a_run_after_a_kill_completes(spark, number, of_undo):
     _check_kill(spark, "after" if number % 2 else "before", number, of_undo=of_undo)
 
 
@@ -179,7 +179,7 @@ def test_killed_and_run_again(spark, number, of_undo):
 @pytest.mark.parametrize("of_undo", [False, True], ids=["setup", "undo"])
 @pytest.mark.parametrize("moment", ["before", "after"])
 @pytest.mark.parametrize("number", CALLS)
-def test_killed_anywhere_and_run_again(spark, number, moment, of_undo):
+def test_a_run_after_a_kill_at_any_point_completes(spark, number, moment, of_undo):
     if not _check_kill(spark, moment, number, of_undo=of_undo):
         pytest.skip("the script has fewer calls")
 
@@ -192,7 +192,7 @@ def events(done: subprocess.CompletedProcess[str]) -> list[tuple[str | None, str
 
 
 def failure(done: subprocess.CompletedProcess[str], step: str) -> str:
-    """The reason of a step that failed."""
+    """The reason of a failed step."""
     assert done.returncode == 1
     last = [each for each in events(done) if each[0] == step][-1]
     assert last[1] == "failed"
@@ -207,7 +207,7 @@ def failure(done: subprocess.CompletedProcess[str], step: str) -> str:
     ],
     ids=["cuts the node off", "has no effect"],
 )
-def test_a_network_that_is_not_as_it_should_be_is_taken_back(spark, fault, reason):
+def test_a_network_that_is_not_as_planned_is_reverted(spark, fault, reason):
     before = spark.snapshot()
     spark.shell(fault)
     done = set_up(spark, "netplan", "limits")
@@ -220,7 +220,7 @@ def test_a_network_that_is_not_as_it_should_be_is_taken_back(spark, fault, reaso
 
 
 def with_answer(spark: Machine, text: str, *, confirms: bool) -> list[tuple[str | None, str, str]]:
-    """What a script says that asks the controller, who confirms or does not."""
+    """Output of a script that asks the controller, which confirms or not."""
     said = []
     with subprocess.Popen(
         spark.argv(["sh", "-s"]), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -236,12 +236,12 @@ def with_answer(spark: Machine, text: str, *, confirms: bool) -> list[tuple[str 
             if event.kind == "confirm" and confirms:
                 assert not spark.shell("ls -A /etc/netplan")
                 spark.run(CONFIRM, check=True)
-                spark.run(CONFIRM)  # again, where the answer to the first was lost
+                spark.run(CONFIRM)  # repeated, since the answer to the first was lost
                 spark.shell(f"rm {STATE}/still")
     return said
 
 
-def test_the_controller_confirms_or_all_is_as_before(spark):
+def test_without_confirmation_by_the_controller_the_network_is_reverted(spark):
     before = spark.snapshot()
     said = with_answer(spark, script(ROOT, found(spark, only=["netplan"])), confirms=False)
     assert said[-1] == ("netplan", "failed", "no confirmation within 60 s; network rolled back")
@@ -252,7 +252,7 @@ def test_the_controller_confirms_or_all_is_as_before(spark):
     assert spark.shell("ls -A /run/netplan /run/sparkcluster-setup 2>/dev/null || true") == ""
 
 
-def test_the_guard_takes_back_the_network_of_a_script_that_died(spark):
+def test_the_network_of_a_killed_script_is_reverted_by_its_guard(spark):
     before = spark.snapshot()
     spark.shell(
         f"cd {STATE}/bin; mv netplan real; cat >netplan; chmod 755 netplan",
@@ -269,7 +269,7 @@ def test_the_guard_takes_back_the_network_of_a_script_that_died(spark):
     assert difference(before, spark.snapshot()) == {}
 
 
-def test_ranks_that_started_meanwhile_are_not_disturbed(spark):
+def test_ranks_started_after_the_check_are_not_disturbed(spark):
     before = spark.snapshot()
     text = script(ROOT, found(spark, only=["netplan"]))
     spark.shell(f"echo two-sparks-rank0 >{STATE}/ranks")
@@ -280,7 +280,7 @@ def test_ranks_that_started_meanwhile_are_not_disturbed(spark):
 # ------------------------------------------------------------------------------------------- what others changed
 
 
-def test_lines_that_others_added_stay(spark):
+def test_lines_added_by_others_are_kept(spark):
     whole(spark, "ssh-key")
     keys = f"/home/{USER}/.ssh/authorized_keys"
     spark.shell(f"echo 'ssh-rsa AAAALater other' >>{keys}")
@@ -289,7 +289,7 @@ def test_lines_that_others_added_stay(spark):
     assert not spark.survey().journal
 
 
-def test_a_setting_that_was_changed_since_is_left_and_named(spark):
+def test_a_setting_changed_after_setup_is_kept_and_reported(spark):
     set_up(spark, "clock", "sysctl")
     spark.shell(f"echo 42 >{STATE}/swappiness; echo vm.swappiness = 42 >/etc/sysctl.d/90-sparkcluster.conf")
     done = undone(spark)
@@ -301,8 +301,8 @@ def test_a_setting_that_was_changed_since_is_left_and_named(spark):
     assert {each.target for each in spark.survey().journal} == {"vm.swappiness", "/etc/sysctl.d/90-sparkcluster.conf"}
 
 
-def test_the_journal_of_the_login_undoes_nothing_of_root(spark):
-    """Its user may write it: neither root's script nor the login's does with it what the login may not."""
+def test_the_logins_journal_cannot_undo_changes_of_root(spark):
+    """The user may write it: neither root's nor the login's script then does more than the login may."""
     before = spark.snapshot()
     journal = f"/home/{USER}/.local/state/sparkcluster/setup"
     entry = "1\\t1763690000\\tme@laptop\\tssh-key\\tfile\\t/etc/hosts\\tabsent\\t"
@@ -316,7 +316,7 @@ def test_the_journal_of_the_login_undoes_nothing_of_root(spark):
     assert difference(before, spark.snapshot()) == {}
 
 
-def test_a_disk_that_is_mounted_in_the_cache_is_left_alone(spark):
+def test_a_disk_mounted_in_the_cache_is_unchanged(spark):
     cache = f"/home/{USER}/.cache/huggingface"
     spark.shell(
         f"chown -R -h {USER}: {cache}; mkdir {cache}/disk; mount -t tmpfs tmpfs {cache}/disk; touch {cache}/disk/file;"
@@ -331,8 +331,8 @@ def test_a_disk_that_is_mounted_in_the_cache_is_left_alone(spark):
     assert spark.snapshot() == before
 
 
-def test_a_cache_behind_a_link_is_not_given_away(spark):
-    """Its user could lead it to files of root's."""
+def test_the_owner_of_a_cache_behind_a_link_is_not_changed(spark):
+    """The user could point it to files of root."""
     cache = f"/home/{USER}/.cache/huggingface"
     survey = spark.survey()
     spark.shell(f"rm -r {cache}; mkdir -p /opt/secret; touch /opt/secret/key; ln -s /opt/secret {cache}")
@@ -342,7 +342,7 @@ def test_a_cache_behind_a_link_is_not_given_away(spark):
     assert difference(before, spark.snapshot()) == {}
 
 
-# Before one call of a program that looks at paths or changes owners, a link takes the place of a directory.
+# Before one call of a program that checks paths or changes owners, a link replaces a directory.
 SWAPS = f"""#!/bin/sh
 echo call >>{STATE}/calls
 if [ "$(/usr/bin/wc -l <{STATE}/calls)" -ge "$SWAP_AT" ] && /usr/bin/mkdir {STATE}/swapped 2>/dev/null; then
@@ -354,8 +354,8 @@ exec "/usr/bin/${{0##*/}}" "$@"
 
 @pytest.mark.parametrize("of_undo", [False, True], ids=["setup", "undo"])
 @pytest.mark.parametrize("place", [".cache", ".cache/huggingface", ".cache/huggingface/hub/models--x"])
-def test_a_link_that_takes_the_place_of_a_directory_at_any_moment_is_not_followed(spark, place, of_undo):
-    """Whoever may write there, or above it, may do that between a look at a path and its use."""
+def test_a_link_that_replaces_a_directory_at_any_moment_is_not_followed(spark, place, of_undo):
+    """A user who may write there, or above it, may do so between a check of a path and its use."""
     home, link = f"/home/{USER}", f"for name in chown find readlink xargs; do ln -s ../swaps {STATE}/bin/$name; done"
     spark.shell(
         f"cp -a {home} /home/first; mkdir /home/secret; cp -a {home}/.cache /home/secret;"
@@ -381,7 +381,7 @@ def test_a_link_that_takes_the_place_of_a_directory_at_any_moment_is_not_followe
     assert number > 2
 
 
-def test_undo_follows_no_link_that_came_since(spark):
+def test_undo_follows_no_link_created_since(spark):
     folder = f"/home/{USER}/.cache/huggingface/hub/models--x"
     set_up(spark, "hf-cache")
     other = f"/home/{USER}/other"
@@ -393,14 +393,14 @@ def test_undo_follows_no_link_that_came_since(spark):
 # -------------------------------------------------------------------------------------------------- what goes wrong
 
 
-def test_a_step_that_fails_leaves_the_others_alone(spark):
+def test_a_failing_step_does_not_affect_the_others(spark):
     spark.shell(f"touch {STATE}/offline")
     done = set_up(spark, "perftest", "clock", "sysctl")
     assert failure(done, "perftest") == "apt-get: E: Failed to fetch perftest"
     assert [each[0] for each in events(done) if each[1] == "done"] == ["sysctl", "clock"]
 
 
-def test_docker_that_does_not_start_gets_its_file_back(spark):
+def test_if_docker_does_not_start_its_file_is_restored(spark):
     before = spark.snapshot()
     spark.shell(f"touch {STATE}/breaks")
     done = set_up(spark, "nvidia-runtime")
@@ -419,7 +419,7 @@ def test_docker_that_does_not_start_gets_its_file_back(spark):
         ("ln -sf /etc/passwd /etc/security/limits.d/90-sparkcluster.conf", "limits", "/etc/security/limits.d/"),
     ],
 )
-def test_what_cannot_be_done_says_why_and_changes_nothing(spark, prepare, step, reason):
+def test_an_impossible_step_gives_the_reason_and_changes_nothing(spark, prepare, step, reason):
     spark.shell(prepare)
     before = spark.snapshot()
     assert failure(set_up(spark, step), step).startswith(reason)
@@ -435,7 +435,7 @@ def test_a_full_disk_changes_nothing(spark):
     assert difference(before, spark.snapshot()) == {}
 
 
-def test_two_at_once_do_not_mix(spark):
+def test_two_concurrent_runs_do_not_mix(spark):
     text = script(ROOT, found(spark, only=["limits"]))
     spark.shell("mkdir -p /var/lib/sparkcluster/setup/saved")
     holder = subprocess.Popen(spark.argv(["flock", "/var/lib/sparkcluster/setup/saved", "cat"]), stdin=subprocess.PIPE)
@@ -446,7 +446,7 @@ def test_two_at_once_do_not_mix(spark):
     assert spark.run(text).returncode == 0
 
 
-def test_it_runs_only_on_its_machine_and_as_its_user(spark):
+def test_the_script_runs_only_on_its_machine_and_as_its_user(spark):
     before = spark.snapshot()
     survey = spark.survey()
     made = changes("spark-a", survey, WANTED, selected())
@@ -462,7 +462,7 @@ def test_it_runs_only_on_its_machine_and_as_its_user(spark):
     assert spark.run(right).returncode == 0
 
 
-def test_programs_come_from_the_system_whatever_path_sudo_leaves(spark):
+def test_programs_come_from_the_system_whatever_path_sudo_sets(spark):
     text = script(ROOT, found(spark, only=["limits"]))
     assert f"\n{SYSTEM_PATH} " in text
     spark.shell(
@@ -475,7 +475,7 @@ def test_programs_come_from_the_system_whatever_path_sudo_leaves(spark):
     assert found(spark, only=["limits"]) == []
 
 
-def test_a_script_that_arrives_in_part_does_nothing(spark):
+def test_an_incomplete_script_does_nothing(spark):
     before = spark.snapshot()
     text = script(ROOT, found(spark))
     for end in range(0, len(text) - len("main </dev/null\n"), 4999):
@@ -484,8 +484,8 @@ def test_a_script_that_arrives_in_part_does_nothing(spark):
     assert spark.snapshot() == before
 
 
-def test_a_hangup_is_waited_for(spark):
-    """SIGHUP to all processes of the script, as when a terminal closes: the action under way is finished."""
+def test_after_a_hangup_the_script_completes(spark):
+    """SIGHUP to all processes of the script, as from a closing terminal: the current action is finished."""
     spark.shell(f"printf '#!/bin/sh\\nkill -HUP 0\\nexec /usr/sbin/usermod \"$@\"\\n' >{STATE}/bin/usermod;"
                 f"chmod 755 {STATE}/bin/usermod")  # fmt: skip
     done = set_up(spark, "docker-group", "limits")
@@ -495,7 +495,7 @@ def test_a_hangup_is_waited_for(spark):
     assert [each.step for each in found(spark, only=["limits"])] == ["limits"]
 
 
-def test_a_path_is_a_path_whatever_is_in_it(spark):
+def test_a_path_with_any_characters_is_one_path(spark):
     evil = f"/home/{USER}/it's $(touch /run/evil) `touch /run/evil` \"; touch /run/evil #"
     move = f'path=$(cat); mkdir -p "${{path%/*}}"; mv /home/{USER}/.cache/huggingface "$path"'
     spark.shell(move, evil)

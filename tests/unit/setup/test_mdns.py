@@ -1,4 +1,4 @@
-"""What announces SSH by multicast DNS becomes a candidate; what is elsewhere or no host name does not."""
+"""Machines that announce SSH by multicast DNS become candidates, except outside addresses and invalid host names."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ def found(**announced: list[str]) -> tuple[Candidate, ...]:
     return judged({name: list(map(ipaddress.ip_address, each)) for name, each in by_name.items()}, NETWORKS)
 
 
-def test_addresses_in_attached_networks_count_and_the_best_comes_first():
+def test_addresses_in_attached_networks_are_used_best_first():
     browsed = found(
         spark_1a2b=["2001:db8::9", "169.254.3.3", "192.168.50.9", "192.168.1.9", "172.17.0.1", "fe80::1"],
     )
     assert browsed == (Candidate("spark-1a2b.local", "192.168.1.9"),)
 
 
-def test_a_machine_elsewhere_is_left_out():
+def test_an_address_outside_the_local_network_is_skipped():
     assert found(spark_1a2b=["203.0.113.9"]) == ()
 
 
@@ -40,17 +40,17 @@ def test_a_machine_elsewhere_is_left_out():
     "name",
     ["\x1b[31mspark-1a2b.local.", "sp\xe4rk-1a2b.local.", "spark-1a2b.example.com.", "-x.local.", "$(reboot).local."],
 )
-def test_what_is_no_host_name_is_dropped(name):
+def test_an_invalid_host_name_is_dropped(name):
     assert judged({name: [ipaddress.ip_address("192.168.1.9")]}, NETWORKS) == ()
 
 
 @pytest.mark.parametrize(("name", "looks"), [("spark-1a2b", True), ("gx10-9641", True), ("raspberrypi", False)])
-def test_names_out_of_the_box_look_like_a_spark(name, looks):
+def test_factory_names_look_like_a_spark(name, looks):
     assert found(**{name.replace("-", "_"): ["192.168.1.9"]})[0].looks_like_spark is looks
 
 
-def test_a_responder_is_found():
-    """A real one, on loopback: it answers a question that was sent by multicast."""
+def test_an_mdns_responder_is_found():
+    """A real one, on loopback: it answers a multicast question."""
     from zeroconf import IPVersion, ServiceInfo, Zeroconf
 
     responder = Zeroconf(interfaces=["127.0.0.1"], ip_version=IPVersion.V4Only)
@@ -67,7 +67,7 @@ def test_a_responder_is_found():
 
 
 def announcement(name: bytes) -> bytes:
-    """A packet in which ``name`` announces SSH at 127.0.0.6, as RFC 1035 has it."""
+    """A packet in which ``name`` announces SSH at 127.0.0.6, in the format of RFC 1035."""
     service = b"\x04_ssh\x04_tcp\x05local\x00"
     instance, host = bytes([len(name)]) + name + service, bytes([len(name)]) + name + b"\x05local\x00"
     records = [
@@ -79,8 +79,8 @@ def announcement(name: bytes) -> bytes:
     return struct.pack(">6H", 0, 0x8400, 0, len(body), 0, 0) + b"".join(body)
 
 
-def test_odd_names_and_a_flood_of_others_hide_no_spark(caplog):
-    """Each by one packet, which anybody in the network can send."""
+def test_invalid_names_and_a_flood_of_others_hide_no_spark(caplog):
+    """With one packet each, which any machine in the network can send."""
     odd = [b"\x00-1a2b", b"\xff\xfe-1a2b", b"sp\xc3\xa4rk-1a2b", b"\x1b[2J", b"a.b", b" "]
     names = [*odd, *(b"host-%d" % number for number in range(MAX_NAMES + 10)), b"spark-1a2b"]
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock, ThreadPoolExecutor(1) as pool:

@@ -1,4 +1,4 @@
-"""Addresses of the twins: of every shape, what stays as it is, and what no node may cause on another."""
+"""Addresses of the twins: for every shape, for configured nodes, and against false claims of a node."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_one_cable_has_two_rails():
     assert set(found.texts) == {"a", "b"}
 
 
-def test_a_ring_has_six():
+def test_a_ring_has_six_rails():
     found = proposed(sparks(RING))
     assert addresses(found) == {
         "a": {**port("p1", 11, 177, 178), **port("p0", 11, 179, 180)},
@@ -61,7 +61,7 @@ def test_a_ring_has_six():
     assert [str(rail.subnet) for rail in found.rails] == [f"192.168.{third}.0/24" for third in range(177, 183)]
 
 
-def test_subnets_that_are_in_use_elsewhere_are_skipped():
+def test_subnets_in_use_elsewhere_are_skipped():
     found = documents(ONE)
     found["b"]["interfaces"][0]["addresses"] = ["192.168.178.5/24"]
     found["a"]["interfaces"][1]["addresses"] = ["192.168.180.1/23"]
@@ -82,7 +82,7 @@ def files(text, **others):
     }
 
 
-def test_what_is_right_stays_and_nothing_is_to_be_written():
+def test_correct_addresses_are_kept_and_nothing_is_written():
     surveys = sparks([[(node, "p1") for node in "abcd"]], addresses=SET_UP, mtu=9000)
     found = proposed(surveys)
     assert addresses(found) == SET_UP
@@ -95,7 +95,7 @@ def test_what_is_right_stays_and_nothing_is_to_be_written():
     assert found.texts == {}
 
 
-def test_the_live_state_counts_as_much_as_the_file():
+def test_the_live_state_is_compared_as_well_as_the_file():
     found = documents(ONE, addresses=SET_UP, mtu=9000)
     found["a"]["files"] = files(proposed(parsed(found)).texts["a"])
     assert "a" not in proposed(parsed(found)).texts
@@ -104,8 +104,8 @@ def test_the_live_state_counts_as_much_as_the_file():
 
 
 @pytest.mark.parametrize("root", [True, False], ids=["root", "login"])
-def test_a_file_that_only_root_may_read_is_judged_by_roots_journal(root):
-    """The login may write its own journal as it likes."""
+def test_a_file_readable_only_by_root_is_judged_by_roots_journal(root):
+    """The login may write its own journal."""
     found = documents(ONE, addresses=SET_UP, mtu=9000)
     entry = {"number": 1, "at": 1.0, "operator": "me@laptop", "step": "netplan", "kind": "file", "target": NETPLAN}
     found["a"]["files"] = {NETPLAN: {"unread": "permission denied"}}
@@ -113,7 +113,7 @@ def test_a_file_that_only_root_may_read_is_judged_by_roots_journal(root):
     assert ("a" in proposed(parsed(found)).texts) is not root
 
 
-def test_what_other_files_set_up_is_left():
+def test_addresses_set_by_other_files_are_kept():
     found = documents(ONE, addresses=SET_UP, mtu=9000)
     settings = [f"{name}: {{addresses: [{address}], mtu: 9000}}" for name, address in SET_UP["a"].items()]
     other = f"network: {{version: 2, ethernets: {{{', '.join(settings)}}}}}"
@@ -123,7 +123,7 @@ def test_what_other_files_set_up_is_left():
     assert "a" in proposed(parsed(found)).texts
 
 
-def test_a_file_that_adds_another_address_is_named():
+def test_a_file_that_adds_another_address_is_reported():
     found = documents(ONE)
     other = "network: {ethernets: {enp1s0f1np1: {addresses: [10.1.1.1/24: {label: x}]}}}"
     found["a"]["files"] = files(None, **{"/etc/netplan/50-mine.yaml": other})
@@ -133,7 +133,7 @@ def test_a_file_that_adds_another_address_is_named():
     assert trouble.text.startswith("/etc/netplan/50-mine.yaml of a gives enp1s0f1np1 the address 10.1.1.1/24")
 
 
-def test_adding_a_fifth_to_a_switch_changes_the_fifth_alone():
+def test_adding_a_fifth_node_to_a_switch_changes_only_that_node():
     found = documents([[(node, "p1") for node in "eabcd"]], addresses=SET_UP, mtu=9000)
     result = proposed(parsed(found))
     assert addresses(result) == {**SET_UP, "e": port("p1", 15, 177, 178)}
@@ -147,7 +147,7 @@ def test_adding_a_fifth_to_a_switch_changes_the_fifth_alone():
         (("10.77.0.99/24", "10.9.9.9/24"), ("192.168.177.11/24", "10.9.9.9/24")),
     ],
 )
-def test_what_is_not_right_is_replaced(own, expected):
+def test_wrong_addresses_are_replaced(own, expected):
     found = documents(ONE, addresses={"a": dict(zip(TWINS["p1"], own, strict=True))})
     result = proposed(parsed(found))
     assert tuple(map(str, result.addresses["a"].values())) == expected
@@ -159,8 +159,8 @@ def test_what_is_not_right_is_replaced(own, expected):
 # ----------------------------------------------------------------------------------------------------- hostile
 
 
-def test_a_false_claim_leaves_the_others_what_they_would_have():
-    """Two pairs, of which one was set up: who claims to hear all of them has none renumbered, and gets no address."""
+def test_a_false_claim_does_not_change_the_subnets_of_other_nodes():
+    """Two pairs, one of them set up: a node that claims to hear all others renumbers none, and gets no address."""
     set_up = {node: SET_UP[node] for node in "ab"}
     found = documents([*PAIRS, [("e", "p0")], [("e", "p1")]], addresses=set_up)
     honest = addresses(proposed(parsed({node: found[node] for node in "abcd"})))
@@ -169,7 +169,7 @@ def test_a_false_claim_leaves_the_others_what_they_would_have():
     assert addresses(proposed(parsed(found))) == honest
 
 
-def test_subnets_that_a_node_claims_are_taken_from_nobody_else():
+def test_subnets_claimed_by_a_node_are_not_taken_from_others():
     claimed = "192.168.0.0/16"
     found = documents([*ONE, [("c", "p1")]])
     found["c"]["interfaces"][1]["addresses"] = [claimed]
@@ -180,7 +180,7 @@ def test_subnets_that_a_node_claims_are_taken_from_nobody_else():
 
 
 @pytest.mark.parametrize("text", ["{" * 1000, "network: {ethernets: [1]}", "network: !!python/object:os.system {}"])
-def test_whatever_a_netplan_file_holds_the_rest_is_proposed(text):
+def test_the_remaining_rails_are_proposed_whatever_a_netplan_file_contains(text):
     found = documents(ONE)
     found["a"]["files"] = files(None, **{"/etc/netplan/01-x.yaml": text})
     assert addresses(proposed(parsed(found)))["a"] == port("p1", 11, 177, 178)
@@ -188,7 +188,7 @@ def test_whatever_a_netplan_file_holds_the_rest_is_proposed(text):
 
 @settings(max_examples=30)
 @given(random_cablings(), st.data())
-def test_every_rail_has_a_subnet_of_its_own_and_a_second_run_changes_nothing(segments, data):
+def test_every_rail_has_a_separate_subnet_and_a_second_run_changes_nothing(segments, data):
     surveys = sparks(segments)
     found = proposed(surveys)
     for one, other in itertools.combinations(found.rails, 2):
@@ -211,6 +211,6 @@ def test_every_rail_has_a_subnet_of_its_own_and_a_second_run_changes_nothing(seg
 
 
 @pytest.mark.parametrize("claimed", ["8.8.8.1/8", "10.0.0.1/8", "224.0.0.1/24"])
-def test_no_public_or_wide_subnet_of_a_node_is_given_to_others(claimed):
+def test_public_or_wide_subnets_of_a_node_are_not_assigned_to_others(claimed):
     found = sparks(ONE, addresses={"a": {"enp1s0f1np1": claimed}})
     assert addresses(proposed(found))["b"] == port("p1", 12, 177, 178)

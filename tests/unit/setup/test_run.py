@@ -1,4 +1,4 @@
-"""How the scripts of setup are run and followed, on nodes that say what a test wants."""
+"""Running and following the scripts of setup on scripted nodes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DONE = Result(0, f"{READY}netplan: confirm: 17-1\nnetplan: done\n".encode(), b""
 
 
 class Node(FakeHost):
-    """One whose scripts end as ``ends`` says, in turn; connected to anew, a script ends as ``anew`` says."""
+    """A node whose scripts end as in ``ends``, in turn; on a new connection, as in ``anew``."""
 
     def __init__(self, *ends: Result | Exception, anew: tuple[Result | Exception, ...] = ()) -> None:
         super().__init__("spark-a")
@@ -62,7 +62,7 @@ def outcome(node: Node, report: Report) -> Outcome:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """Seconds that were slept."""
+    """Slept seconds."""
     slept: list[float] = []
     monkeypatch.setattr(module, "time", SimpleNamespace(sleep=slept.append, monotonic=lambda: sum(slept)))
     return slept
@@ -72,7 +72,7 @@ UNKNOWN = errors.HostUnknown("spark-a: spark-a.local does not resolve", node="sp
 
 
 @pytest.mark.parametrize("silent", [0, 4])
-def test_a_node_that_is_away_for_seconds_is_confirmed_once_it_is_back(clock, silent):
+def test_a_node_unreachable_for_seconds_is_confirmed_after_its_return(clock, silent):
     node, report = Node(DONE, anew=(*[UNKNOWN] * silent, Result(0, READY.encode(), b""))), Notes()
     assert outcome(node, report).done == ["netplan"]
     assert report.notes == []
@@ -84,7 +84,7 @@ def test_a_node_that_is_away_for_seconds_is_confirmed_once_it_is_back(clock, sil
 @pytest.mark.parametrize(
     ("error", "until_s"), [(UNKNOWN, CONFIRM_S), (errors.AuthFailed("spark-a: no key was accepted"), 0)]
 )
-def test_one_that_stays_away_is_given_up(clock, error, until_s):
+def test_a_node_that_stays_unreachable_is_given_up(clock, error, until_s):
     node, report = Node(DONE, anew=(error,) * 100), Notes()
     outcome(node, report)
     assert until_s <= sum(clock) <= until_s + 5

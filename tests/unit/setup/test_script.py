@@ -1,4 +1,4 @@
-"""The scripts of setup as texts: whole ones in ``tests/golden/setup``, and what goes into them from nodes."""
+"""The scripts of setup as texts: complete ones in ``tests/golden/setup``, and values from nodes in them."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ JOURNAL = [
 
 
 def shortened(text: str) -> str:
-    """A script with the names of the files in ``sh/`` in place of what is in them."""
+    """A script with the names of the files in ``sh/`` instead of their content."""
     for path in (Path(setup.__file__).parent / "steps").glob("*.sh"):
         text = text.replace(path.read_text(), f"({path.name})\n")
     return text.replace(__version__, "VERSION")
@@ -71,13 +71,13 @@ def shortened(text: str) -> str:
         ("confirm", CONFIRM),
     ],
 )  # fmt: skip
-def test_the_script_is_the_one_that_was_read_by_eye(name, text):
+def test_the_script_matches_its_golden_file(name, text):
     golden.check_text(GOLDEN / f"{name}.sh", shortened(text))
     for sh in ("dash", "bash"):
         assert subprocess.run([sh, "-n"], input=text, capture_output=True, text=True, check=False).stderr == ""
 
 
-def test_nothing_to_do_is_no_script():
+def test_without_changes_there_is_no_script():
     assert script(ROOT, []) == ""
     assert script(ROOT, changes("spark-a", ready(), replace(WANTED, netplan=None), selected())) == ""
     assert script(LOGIN, [each for each in ALL if each.step != "ssh-key"]) == ""
@@ -88,18 +88,18 @@ def test_nothing_to_do_is_no_script():
     assert undo(ROOT, ["ssh-key"]) == ""
 
 
-def test_the_network_comes_last():
+def test_the_network_step_comes_last():
     text = script(ROOT, reversed(ALL))
     attempts = [line.split("step_")[1] for line in text.splitlines() if line.startswith("  attempt ")]
     assert attempts == [step.name.replace("-", "_") for step in STEPS if step.root]
 
 
-def test_what_a_node_says_is_quoted():
+def test_values_from_a_node_are_quoted():
     (line,) = command("own_tree", "/data/a\nreboot; $(reboot)", "me'")
     assert shlex.split(line) == ["act", "own_tree", "/data/a\nreboot; $(reboot)", "me'", "||", "return", "1"]
 
 
-def test_what_the_operator_calls_things_is_quoted():
+def test_names_chosen_by_the_operator_are_quoted():
     assert "OPERATOR='me'\"'\"'; reboot #@x'" in script(replace(ROOT, operator="me'; reboot #@x"), ALL)
 
 
@@ -113,7 +113,7 @@ def test_what_the_operator_calls_things_is_quoted():
         ("sudo: done", Event(None, "text", "sudo: done")),
     ],
 )
-def test_a_line_of_output_is_an_event(line, event):
+def test_output_lines_become_events(line, event):
     assert parse_line(line) == event
 
 
@@ -132,14 +132,14 @@ def test_a_line_of_output_is_an_event(line, event):
         ("/etc/passwd: changed", []),
     ],
 )
-def test_what_an_undo_left_can_be_looked_at_and_restored(left, commands):
-    """A node cannot have other commands suggested."""
+def test_files_that_an_undo_left_can_be_inspected_and_restored(left, commands):
+    """A node cannot cause other commands to be suggested."""
     said = restoring("spark-a", JOURNAL, left)
     assert len(said) == len(commands)
     assert all(f"on spark-a: {command}" in line for command, line in zip(commands, said, strict=True))
 
 
-def test_every_entry_is_said_in_words():
+def test_every_journal_entry_is_described_in_words():
     said = [row["text"] for row in describe(ready(journal=[each.model_dump() for each in JOURNAL]))]
     assert "nvidia added to the group docker" in said
     assert "vm.swappiness=1 (was 60)" in said
@@ -147,7 +147,7 @@ def test_every_entry_is_said_in_words():
     assert not [text for text in said if text in {f"{each.kind} {each.target}" for each in JOURNAL}]
 
 
-def test_the_journal_is_described_with_which_files_are_still_as_written():
+def test_the_journal_shows_which_files_are_unchanged():
     def states(survey):
         return {(row["step"], row["what"].split(" ")[0]): row["state"] for row in describe(survey)}
 

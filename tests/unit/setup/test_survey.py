@@ -1,4 +1,4 @@
-"""Surveys of all nodes: one round trip, and a second one to nodes that hear nobody though they have a cable."""
+"""Surveys of all nodes: one round trip, and a second one to nodes that hear no other although they have a cable."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def requests(hosts: Fleet, name: str) -> list[dict[str, Any]]:
     return [request for _, request in hosts[name].requests]
 
 
-def test_one_round_trip_where_all_hear_each_other() -> None:
+def test_one_round_trip_if_all_nodes_hear_each_other() -> None:
     hosts = fleet(documents(ONE))
     collected = survey.survey(hosts, "~/hf", requests={"files": ["/etc/hosts"]})
     assert list(collected.surveys) == ["a", "b"]
@@ -32,10 +32,10 @@ def test_one_round_trip_where_all_hear_each_other() -> None:
         assert "look_for" not in request
 
 
-def test_who_hears_nobody_looks_for_the_addresses_of_the_others_which_confirm_it() -> None:
-    """``a`` was set up; ``b`` is new, and hears a switch alone until it asks for an address of ``a``.
+def test_a_node_that_hears_no_other_tries_the_others_addresses_which_confirm_it() -> None:
+    """``a`` was set up; ``b`` is new, and hears only a switch until it asks for an address of ``a``.
 
-    Only then has the kernel of ``a`` heard of ``b``; so ``a`` is asked once more.
+    Only then has the kernel of ``a`` heard from ``b``; so ``a`` is queried a second time.
     """
     found = documents(ONE, addresses=RAILS)
     hosts = Fleet({})

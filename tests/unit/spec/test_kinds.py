@@ -1,4 +1,4 @@
-"""A file of another kind than the one expected is told as what it is, with what to type."""
+"""A file of the wrong kind is reported with its actual kind and the command to type."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ LISTED = "give a playbook; sparkcluster playbooks lists them"
         ("status away.yaml", "away.yaml: no such file", "sparkcluster discover -o away.yaml   writes an inventory"),
     ],
 )  # fmt: skip
-def test_what_was_given_and_what_to_type(
+def test_a_wrong_kind_of_file_is_reported_with_the_command_to_type(
     line: str,
     error: str,
     hint: str,

@@ -1,4 +1,4 @@
-"""Good input, and what is derived from the models."""
+"""Valid input, and files derived from the models."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ def test_examples_load_and_name_their_schema_and_its_keys(path: Path) -> None:
             assert spec.playbook_path.stem == spec.inventory.playbook
 
 
-# Of these a correct file has another one, or they name a file that has to exist.
+# A correct file has another value for these, or they name a file that must exist.
 IN_A_COMMENT = {"ssh.identity", "nodes[].ssh.identity", "runtime.python", "api.key.env"}
 
 
 def paths(data: Any, prefix: str = "") -> Iterator[str]:
-    """Every key below ``data``; those in a list as ``nodes[].host``."""
+    """Every key below ``data``; keys in a list as ``nodes[].host``."""
     for key, value in data.items():
         yield f"{prefix}{key}"
         for each in value if isinstance(value, list) else [value]:
@@ -57,19 +57,17 @@ def paths(data: Any, prefix: str = "") -> Iterator[str]:
                 yield from paths(each, f"{prefix}{key}{'[]' if isinstance(value, list) else ''}.")
 
 
-def test_an_example_has_every_key_of_an_inventory() -> None:
+def test_the_example_has_every_key_of_an_inventory() -> None:
     text = spec_pages.ALL_KEYS.read_text(encoding="utf-8")
     every = [("", Inventory), *((f"{path}.", section) for path, section in spec_pages.sections(Inventory))]
     wanted = {f"{path}{name}" for path, section in every for name in section.model_fields}
-    wanted = {
-        path for path in wanted if not path.startswith(("models", "gateway"))
-    }  # they stand in place of others here
+    wanted = {path for path in wanted if not path.startswith(("models", "gateway"))}  # they replace others here
     assert wanted - set(paths(parse(text, "all-keys.yaml").data)) == IN_A_COMMENT
     commented = set(re.findall(r"^ +# (\w+): \S", text, re.MULTILINE))
     assert commented == {path.rpartition(".")[2] for path in IN_A_COMMENT}
 
 
-def test_every_key_is_described_and_every_pattern_has_words() -> None:
+def test_every_key_has_a_description_and_every_pattern_an_explanation() -> None:
     for kind in ("inventory", "playbook"):
         generated = spec_pages.schema(kind)
         assert generated["additionalProperties"] is False
@@ -80,8 +78,8 @@ def test_every_key_is_described_and_every_pattern_has_words() -> None:
             assert base.FORMS[json.loads(pattern)]
 
 
-def test_what_the_plan_sets_is_refused_in_playbooks() -> None:
-    """But what is the same on every node: a playbook may set another value."""
+def test_keys_set_by_the_plan_are_refused_in_playbooks() -> None:
+    """Except values that are equal on every node: a playbook may set another value."""
     constants = [node.value for node in ast.walk(ast.parse(inspect.getsource(environment))) if hasattr(node, "value")]
     named = {each for each in constants if isinstance(each, str) and re.fullmatch(r"[A-Z][A-Z0-9]*(_[A-Z0-9]+)+", each)}
     assert {name for name in named if variables.refused(name, "vllm") is None} <= {
@@ -102,7 +100,7 @@ INVENTORY = "cluster: x\nplaybook: mine\nnodes: [{host: 10.0.0.1}]\n"
 MINE = "name: mine\nmodel: {id: a/b}\nimage: i\n"
 
 
-def test_playbooks_are_found_beside_the_inventory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_playbooks_are_found_in_the_directory_of_the_inventory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In its directory, in playbooks there and next to it; by a path from there; bundled ones last."""
     path = write(tmp_path / "inventory", INVENTORY.replace("mine", "tiny-llama-cpu") + "runtime: {kind: process}\n")
     assert load.load(path).playbook_path == ROOT / "playbooks" / "tiny-llama-cpu.yaml"
@@ -120,7 +118,9 @@ def test_playbooks_are_found_beside_the_inventory(tmp_path: Path, monkeypatch: p
     assert load.load(path).playbook_path == tmp_path / "inventory" / "../other/mine.yaml"
 
 
-def test_playbook_of_a_flag_is_found_in_the_current_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_playbook_of_a_flag_is_found_in_the_current_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = write(tmp_path / "inventory", INVENTORY)
     write(tmp_path / "here", MINE.replace("mine", "here"), "mine.yaml")
     monkeypatch.chdir(tmp_path / "here")
@@ -132,8 +132,8 @@ def test_playbook_of_a_flag_is_found_in_the_current_directory(tmp_path: Path, mo
         assert caught.value.hint == "did you mean mine?"
 
 
-def test_playbook_is_found_by_its_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those that extend it serve the same model, and do not name it."""
+def test_a_playbook_is_found_by_its_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Playbooks that extend it serve the same model, without naming it."""
     monkeypatch.chdir(tmp_path)
     path = write(tmp_path / "inventory", INVENTORY.replace("mine", "Own/Model"))
     found = write(tmp_path / "playbooks", MINE.replace("{id: a/b}", "{id: own/model, revision: main}"), "mine.yaml")
@@ -168,7 +168,7 @@ def test_empty_keys_count_as_absent(tmp_path: Path) -> None:
     assert spec.playbook.args == {"max-model-len": None}
 
 
-def test_values_are_what_they_look_like() -> None:
+def test_values_keep_their_yaml_types() -> None:
     text = 'a: [1, -2, 1.5, 1e-5, .5, true, no, ~, "1", x, 2024-01-01, 1.2.3, "on", +7]\nno: 1\n8000: 2\n'
     data = parse(text, "f").data
     assert data["a"] == [1, -2, 1.5, 1e-5, 0.5, True, False, None, "1", "x", "2024-01-01", "1.2.3", "on", 7]
@@ -176,7 +176,7 @@ def test_values_are_what_they_look_like() -> None:
     assert data["8000"] == 2
 
 
-def test_aliases_are_followed_to_what_was_named_last() -> None:
+def test_aliases_refer_to_the_last_anchor_of_the_name() -> None:
     assert parse("a: &a {x: 1}\nb: *a\n", "f").data == {"a": {"x": 1}, "b": {"x": 1}}
     assert parse("a: &x [&y 1]\nb: &y 2\nc: *x\nd: *y\n", "f").data["d"] == 2
 
@@ -199,7 +199,7 @@ def test_an_installed_package_contains_its_playbooks(tmp_path: Path, monkeypatch
 
 
 @pytest.mark.parametrize("reference", ["gpt-oss-20b", "gpt-oss-120b+ngram", "somewhere/gpt-oss-20b.yaml"])
-def test_a_playbook_counts_as_shipped_by_what_it_is_composed_of(tmp_path, reference):
+def test_a_playbook_is_bundled_if_all_its_parts_are(tmp_path, reference):
     shipped = library.bundled()[0]
     path, overlays = load.named(reference.removeprefix("somewhere/"), [shipped])
     written = load.read_playbook(path, overlays, nodes=1)[0].model_dump(mode="json", exclude_defaults=True)

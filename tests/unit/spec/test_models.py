@@ -1,4 +1,4 @@
-"""``models`` of an inventory: each entry is what a cluster with one model is."""
+"""``models`` of an inventory: each entry is a cluster with one model."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def written(tmp_path):
     return write
 
 
-def test_each_entry_is_a_cluster_and_the_first_one_without_a_name_is_the_cluster_itself(written):
+def test_each_entry_is_a_cluster_and_a_first_entry_without_a_name_is_the_cluster_itself(written):
     big, embed, replicas = load_all(written())
     assert [each.inventory.cluster for each in (big, embed, replicas)] == [
         "home", "home-embed", "home-qwen3.6-35b-a3b-nvfp4",
@@ -48,8 +48,8 @@ def test_each_entry_is_a_cluster_and_the_first_one_without_a_name_is_the_cluster
 @pytest.mark.parametrize(
     ("victims", "order"), [((1, None), [0, 1]), ((None, None), [1, 0]), ((None, 3), [1, 0]), ((2, 2), [1, 0])]
 )
-def test_no_two_models_of_a_node_end_at_once(written, victims, order):
-    """Those without ``victim`` last, and of equals the later one first."""
+def test_models_of_a_node_are_stopped_one_at_a_time(written, victims, order):
+    """Models without ``victim`` last, and of equals the later one first."""
     entries = [
         f"- {{playbook: gpt-oss-20b, name: m{at}, nodes: [spark-1], set: {{served_name: m{at}}}" for at in range(2)
     ]
@@ -58,20 +58,20 @@ def test_no_two_models_of_a_node_end_at_once(written, victims, order):
     assert [each.victim for each in load_all(written(text))] == [*order, 0]
 
 
-def test_another_playbook_has_the_names_of_the_entry(written):
+def test_another_playbook_keeps_the_names_of_the_entry(written):
     embed = load(written(), "qwen3-embedding-4b", model="embed")
     assert (embed.playbook.name, embed.playbook.aliases) == ("qwen3-embedding-4b", ["text-embedding"])
     assert embed.selected == {"playbook": "qwen3-embedding-4b"}
 
 
-def test_one_model_is_the_same_by_either_form(written):
+def test_a_single_model_is_the_same_in_either_form(written):
     short = load(written("playbook: gpt-oss-120b\nset: {args.max-model-len: 4096}\n"))
     (entry,) = load_all(written("models:\n- {playbook: gpt-oss-120b, set: {args.max-model-len: 4096}}\n"))
     assert (entry.inventory, entry.playbook) == (short.inventory, short.playbook)
     assert entry.siblings == ()
 
 
-def test_ports_that_entries_name_are_passed_over(written):
+def test_ports_used_by_other_entries_are_skipped(written):
     models = "models:\n- {playbook: gpt-oss-120b}\n- {playbook: gpt-oss-20b, port: 8001, nodes: [spark-1]}\n"
     models += "- {playbook: qwen3-embedding-4b, name: c, nodes: [spark-2]}\n"
     assert [each.inventory.api.port for each in load_all(written(models))] == [8000, 8001, 8002]
@@ -118,7 +118,7 @@ def test_ports_that_entries_name_are_passed_over(written):
         (["{playbook: gpt-oss-20b, verify: {}}"], 6, "unknown key"),
     ],
 )
-def test_what_is_wrong_is_said_at_its_line(written, entries, line, message):
+def test_an_error_is_reported_at_its_line(written, entries, line, message):
     with pytest.raises(SpecError) as caught:
         load_all(written("models:\n" + "".join(f"- {each}\n" for each in entries)))
     found = {(each.line, each.message) for each in caught.value.problems}
@@ -136,7 +136,7 @@ models:
 
 
 def test_a_gateway_moves_one_port_and_no_other(written):
-    """It runs on the first node of a model that always serves, else on the first of the inventory."""
+    """It runs on the first node of an always-on model, or else on the first node of the inventory."""
     big, embed, small = load_all(written(GATEWAY))
     assert [each.inventory.api.port for each in (big, embed, small)] == [8000, 8001, 7999]
     assert [each.idle_s for each in (big, embed, small)] == [1200, None, 60]
@@ -148,13 +148,13 @@ def test_a_gateway_moves_one_port_and_no_other(written):
     assert only.gateway_node == "spark-1"
 
 
-def test_no_model_is_served_as_auto_behind_a_gateway(written):
+def test_no_model_may_be_named_auto_behind_a_gateway(written):
     with pytest.raises(SpecError) as caught:
         load_all(written("gateway: {}\nmodels:\n- {playbook: gpt-oss-120b, set: {served_name: auto}}\n"))
     assert [(each.line, '"auto" is reserved' in each.message) for each in caught.value.problems] == [(7, True)]
 
 
-def test_what_stands_beside_models_belongs_to_an_entry(written):
+def test_a_key_next_to_models_belongs_into_an_entry(written):
     for key in (
         "playbook: gpt-oss-20b",
         "image: own:1",
@@ -166,7 +166,7 @@ def test_what_stands_beside_models_belongs_to_an_entry(written):
         assert [each.line for each in caught.value.problems] == [9]
 
 
-def test_a_model_that_is_not_there_is_named_with_those_that_are(written):
+def test_an_unknown_model_is_an_error_with_the_known_ones(written):
     with pytest.raises(UsageError, match=r"no model named .embd.") as caught:
         load(written(), model="embd")
     assert "embed" in (caught.value.hint or "")

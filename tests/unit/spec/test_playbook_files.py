@@ -1,4 +1,4 @@
-"""``mounts`` of what is beside the playbook: what is read, shown and asked about."""
+"""``mounts`` of playbook files: which files are read, shown and asked about."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from sparkcluster.spec.playbook_files import NotUsable, read
 
 @pytest.fixture
 def here(tmp_path):
-    """A playbook with a plugin beside it, in a directory, and a parser in a file."""
+    """A playbook with a plugin next to it, in a directory, and a parser in a file."""
     (tmp_path / "plugin/sub").mkdir(parents=True)
     (tmp_path / "plugin/a.py").write_text("a")
     (tmp_path / "plugin/sub/b.py").write_text("b")
@@ -35,7 +35,7 @@ def here(tmp_path):
     return tmp_path
 
 
-def test_what_is_beside_a_playbook_is_known_by_its_content(here):
+def test_files_next_to_a_playbook_are_identified_by_content(here):
     spec = load(here / "inventory.yaml")
     found = spec.beside["./plugin"]
     assert [member.path for member in found.members] == ["plugin/a.py", "plugin/sub/b.py"]
@@ -44,10 +44,10 @@ def test_what_is_beside_a_playbook_is_known_by_its_content(here):
     assert other.beside["./plugin"].mark != found.mark
     assert other.beside["./parser.py"] == spec.beside["./parser.py"]
     (here / "parser.py").unlink()
-    assert set(load(here / "inventory.yaml", starts=False).beside) == {"./plugin"}  # what stops ranks needs no file
+    assert set(load(here / "inventory.yaml", starts=False).beside) == {"./plugin"}  # stopping ranks needs no file
 
 
-def test_it_is_shown_and_asked_about_and_again_when_it_changed(here):
+def test_playbook_files_need_consent_and_also_after_a_change(here):
     spec = load(here / "inventory.yaml")
     shown = powers.lines(spec.playbook, spec.inventory)
     assert "  file       ./plugin -> /opt/plugin" in shown
@@ -57,7 +57,7 @@ def test_it_is_shown_and_asked_about_and_again_when_it_changed(here):
     assert powers.digest(dataclasses.replace(spec, beside={})) != powers.digest(spec)
 
 
-def test_what_is_not_given_to_nodes(here):
+def test_files_that_are_not_copied_to_nodes(here):
     (here.parent / "secret").write_text("key")
     (here / "out").symlink_to(here.parent / "secret")
     (here / "inner").mkdir()
@@ -78,8 +78,8 @@ def test_what_is_not_given_to_nodes(here):
             read(source, here / "playbook.yaml")
 
 
-def test_a_mistake_is_told_with_its_line(here):
-    """A file that is not there, and one that the container may write."""
+def test_a_mistake_is_reported_with_its_line(here):
+    """A missing file, and a file that the container may write."""
     name = "playbook.yaml"
     text = (here / name).read_text()
     (here / name).write_text(text.replace("/opt/plugin}", "/opt/plugin, read_only: false}"))
@@ -91,7 +91,7 @@ def test_a_mistake_is_told_with_its_line(here):
 
 @pytest.fixture
 def mod(here):
-    """The same with an image that is built of ``mod``; ``write`` changes what it has, and returns what is read then."""
+    """The same with an image built from ``mod``; ``write`` changes its files, and returns the loaded spec."""
     (here / "mod").mkdir()
     (here / "mod/Dockerfile").write_text("ARG BASE\nFROM $BASE\n")
     with (here / "inventory.yaml").open("a") as inventory:
@@ -106,7 +106,7 @@ def mod(here):
     return write
 
 
-def test_an_image_that_is_built_has_a_name_of_what_it_is_made_of(here, mod):
+def test_a_built_image_is_named_after_its_sources(here, mod):
     spec = mod()
     assert re.fullmatch(r"sparkcluster-build:[0-9a-f]{32}", spec.image)
     assert mod().image == spec.image
@@ -114,13 +114,13 @@ def test_an_image_that_is_built_has_a_name_of_what_it_is_made_of(here, mod):
     names = {mod().image, mod("context: ./mod, script: install.sh").image, mod(image="vllm/vllm-openai:v0.19.0").image}
     assert len({spec.image, *names}) == 4
     assert powers.digest(mod()) != powers.digest(spec)
-    # Of a kept release its kept image runs; files are of what can be read, for who stops or looks.
+    # A kept release runs its kept image; commands that stop or observe use the files that can be read.
     assert dataclasses.replace(spec, kept_image="sparkcluster/atlas:000003").image == "sparkcluster/atlas:000003"
     (here / "mod/Dockerfile").unlink()
     assert load(here / "inventory.yaml", starts=False).build is None
 
 
-def test_what_can_be_built_is_inside_of_the_playbooks_directory_and_there(here, mod):
+def test_a_build_context_must_exist_inside_the_playbooks_directory(here, mod):
     (here.parent / "elsewhere").mkdir(exist_ok=True)
     (here.parent / "elsewhere/Dockerfile").write_text("FROM scratch")
     (here / "link").symlink_to(here.parent / "elsewhere")
@@ -135,7 +135,7 @@ def test_what_can_be_built_is_inside_of_the_playbooks_directory_and_there(here, 
         assert [problem for problem in caught.value.problems if said in str(problem)], keys
 
 
-def test_a_release_and_a_switch_that_was_cut_off_know_the_image_that_was_built(mod):
+def test_a_release_and_an_interrupted_switch_record_the_built_image(mod):
     spec = mod()
     known = spec_of(spec, json.loads(json.dumps(origin_of(spec))), "the switch")
     assert known.image == spec.image

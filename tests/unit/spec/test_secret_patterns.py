@@ -1,4 +1,4 @@
-"""What looks like a secret is defined once; messages, checks of playbooks and bundles agree."""
+"""Patterns of secrets are defined once; messages, checks of playbooks and bundles agree."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from sparkcluster.spec.secret_patterns import holds_secret, mentions_secret, nam
 @pytest.mark.parametrize(
     "text", ["nvapi-8sJd93kdLs", "github_pat_11ABCDEFG", "https://bob:hunter2@registry.example/", "--x-key=abc"]
 )
-def test_a_form_is_known_to_all(text):
-    """Which forms there are: tests/unit/inspect/test_secret_forms.py."""
+def test_a_secret_is_recognized_by_its_form(text):
+    """tests/unit/inspect/test_secret_forms.py lists the forms."""
     assert holds_secret(text)
     assert not may_show((), text)
     changed = without_secrets(f"x {text} y", "…")
@@ -37,7 +37,7 @@ def test_an_ordinary_word_is_not_a_secret(text):
     assert not holds_secret(text)
 
 
-def test_a_name_is_known_to_all():
+def test_a_secret_is_recognized_by_its_name():
     for name in ("HF_TOKEN", "apikey", "AWS_SECRET_ACCESS_KEY", "db.password", "hf-token", "ENUM_TOKEN"):
         assert names_secret(name)
         assert mentions_secret(name)
@@ -47,7 +47,7 @@ def test_a_name_is_known_to_all():
         assert may_show((name,), 5)
 
 
-def test_the_value_of_what_may_hold_one_is_not_shown():
+def test_a_value_that_may_contain_a_secret_is_not_shown():
     assert not [
         name for name in ("key", "api.key", "token-file", "env", "setup", "command") if may_show((name,), "abc")
     ]

@@ -1,4 +1,4 @@
-"""Archives of images as ``docker save`` writes them, for tests to send whole or falsified."""
+"""Image archives as ``docker save`` writes them, complete or falsified."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def sha256(data: bytes) -> str:
 
 @dataclasses.dataclass
 class ImageMade:
-    """An image of these layers, and what a container of it starts with."""
+    """An image of these layers, and the configuration of its containers."""
 
     layers: list[bytes]
     config: dict[str, Any] = dataclasses.field(default_factory=lambda: {"Entrypoint": ["vllm"], "Env": ["PATH=/bin"]})
@@ -44,7 +44,7 @@ class ImageMade:
         return {"id": self.id, "layers": self.diffs, "config_sum": config_sum(self.config), "size_bytes": 2_500_000}
 
     def request(self, reference: str = "vllm:v1", *, containerd: bool = False, **changes: Any) -> dict[str, Any]:
-        """What the controller asks of the programs that save and load it; ``containerd`` is the store of the node."""
+        """The controller's request to the programs that save and load it; ``containerd`` is the store of the node."""
         engine = {"version": "28.2.2", "containerd_store": containerd}
         return {"image": self.facts(), "reference": reference, "have": {}, "engine": engine, **changes}
 
@@ -68,7 +68,7 @@ class ImageMade:
         ]  # fmt: skip
 
     def legacy(self, tags: list[str] | None = None) -> list[Entry]:
-        """Docker before 25; a layer that comes twice is a link."""
+        """Docker before 25; a duplicate layer is a link."""
         entries: list[Entry] = []
         paths: dict[bytes, str] = {}
         names = []
@@ -88,7 +88,7 @@ class ImageMade:
 
 
 def tar(entries: Iterable[Entry], form: int = tarfile.PAX_FORMAT) -> bytes:
-    """An archive of these entries, in this order; names that end in a slash are directories."""
+    """An archive of these entries, in this order; names that end with a slash are directories."""
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w", format=form) as archive:
         for name, data in entries:

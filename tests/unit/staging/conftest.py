@@ -1,4 +1,4 @@
-"""Nodes of one machine: each a home of its own, a Docker engine made of files, and one lease."""
+"""Nodes on one machine: each with a home directory, a file-based Docker engine, and one lease."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.unit.staging.workers import Proxy, Worker
 from tests.unit.staging.world import REVISION, World
 
 # It stores archives as they were loaded, by the ID of each image in them, and moves tags as Docker does.
-# A node has none of the programs of Python's environments here: hf, of huggingface_hub, is one.
+# A node has no programs of this machine's Python environments, such as hf of huggingface_hub.
 PATH = ":".join(each for each in os.environ["PATH"].split(":") if not (Path(each).parent / "pyvenv.cfg").exists())
 DOCKER = f"""#!{sys.executable} -IS
 import gzip, hashlib, io, json, os, sys, tarfile
@@ -148,7 +148,7 @@ elif verb == "run":
     fail(open(path("says")).read() if os.path.exists(path("says")) else "403 Forbidden: hub says no")
 """
 
-# Downloads as hf does, as far as the hub and the cache can see; with the file "liar" in its home it says that it may not.
+# Downloads like hf from the view of the hub and the cache; with the file "liar" in its home it claims to be denied.
 HF = f"""#!{sys.executable} -IS
 import os, sys, urllib.error, urllib.request
 name, files, revision = sys.argv[2], sys.argv[3:-2], sys.argv[-1]
@@ -173,7 +173,7 @@ for file in files or ("config.json", "tokenizer.json", "model.bin"):
 
 
 class Node(LocalHost):
-    """A node with a home and a Docker engine of its own."""
+    """A node with a separate home and Docker engine."""
 
     def __init__(self, name: str, home: Path, tools: Path, sockets: Path) -> None:
         super().__init__(name)
@@ -196,7 +196,7 @@ class Node(LocalHost):
         return self.home / ".cache" / "huggingface"
 
     def _document(self, path: str) -> Any:
-        """What the engine's API says: containerd's store where the test has made a file of that name."""
+        """The API's answer about the engine: containerd's store if the test created a file of that name."""
         if path == "/info":
             stored = [["driver-type", "io.containerd.snapshotter.v1"]] if (self.docker / "containerd").exists() else []
             return {"ServerVersion": "28.2.2", "DriverStatus": stored}
@@ -237,7 +237,7 @@ class Node(LocalHost):
         return [json.loads(line) for line in calls.read_text().splitlines()] if calls.exists() else []
 
 
-class Breaking:
+class BreakingStream:
     """A stream from ``node`` that breaks after its first line."""
 
     def __init__(self, running, node):
@@ -254,8 +254,8 @@ class Breaking:
         raise HostLost(f"connection to {self.node} broke", node=self.node)
 
 
-class Shown(Report):
-    """What was reported."""
+class RecordingReport(Report):
+    """A Report that records."""
 
     def __init__(self) -> None:
         self.notes: list[str] = []
@@ -269,12 +269,12 @@ class Shown(Report):
 
 
 class Hub:
-    """A hub on loopback that has every model; ``gated`` are those that it shows to ``token`` alone.
+    """A hub on loopback that has every model; ``gated`` models need ``token``.
 
     Attributes:
-        address: for HF_ENDPOINT.
-        requests: model and token (None without one) of each request.
-        files: of every model, with their sizes, as it lists them to anyone; None where it lists none.
+        address: value for HF_ENDPOINT.
+        requests: model and token (None without a token) of each request.
+        files: the public list of files of every model, with their sizes; None for no list.
     """
 
     token = "hf_very_secret"
@@ -316,7 +316,7 @@ class Hub:
 
 @pytest.fixture
 def node(tmp_path):
-    """Makes a node by its name; the paths of sockets are short (108 bytes)."""
+    """Creates a node by name; paths of sockets are short (108 bytes)."""
     tools = tmp_path / "tools"
     tools.mkdir()
     (tools / "docker").write_text(DOCKER)
@@ -384,7 +384,7 @@ def lease(tmp_path):
 
 
 def write_model(hf_home: Path, model: str = "Qwen/Qwen3-8B", *, weights: bytes = b"w" * 3_000_000) -> dict[str, int]:
-    """A model as Hugging Face's cache holds it; sizes by name."""
+    """A model in Hugging Face's cache format; returns sizes by name."""
     root = hf_home / "hub" / ("models--" + model.replace("/", "--"))
     snapshot = root / "snapshots" / REVISION
     (snapshot / "sub").mkdir(parents=True)
@@ -423,7 +423,7 @@ def names():
 
 @pytest.fixture
 def world(names, node, spark, cluster, lease, monkeypatch):
-    """A cluster of nodes that report what the test says that they have."""
+    """A cluster of nodes that report the holdings set by the test."""
     made = World([node(name) for name in names], spark, cluster, lease)
     monkeypatch.setattr(transfers, "collect_facts", made.collected)
     monkeypatch.setattr(collect, "listed_twice", lambda _spec, _facts: {})  # all of them are this machine
@@ -432,13 +432,13 @@ def world(names, node, spark, cluster, lease, monkeypatch):
 
 @pytest.fixture
 def really(world, monkeypatch):
-    """What the nodes of ``world`` report after a copy is what they have of the model."""
+    """After a copy the nodes of ``world`` report the model files that they have."""
     monkeypatch.setattr(transfers, "collect_facts", world.really)
 
 
 @pytest.fixture
 def workers(tmp_path):
-    """Makes workers of nodes by their names."""
+    """Creates workers of nodes by name."""
     made = []
 
     def make(*names):
@@ -452,7 +452,7 @@ def workers(tmp_path):
 
 @pytest.fixture
 def proxy():
-    """Makes what stands between two nodes."""
+    """Creates a proxy between two nodes."""
     made = []
 
     def make(*args, **more):

@@ -1,4 +1,4 @@
-"""Nodes whose workers say what a test makes them say: what the controller of a copy does, without processes."""
+"""Nodes with scripted workers: the controller of a copy without processes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sparkcluster.staging.copy import Step
 from sparkcluster.staging.copy_request import Files, Settings
 from sparkcluster.staging.job import Job
 from sparkcluster.topology.build import build
-from tests.unit.staging.conftest import Shown
+from tests.unit.staging.conftest import RecordingReport
 
 GB = 10**9
 SIZE = 2 * GB
@@ -26,13 +26,13 @@ def file(path: str, sha256: str | None = "ab" * 32, size: int = SIZE) -> dict[st
 
 
 class ScriptedNode(FakeHost):
-    """A node with ``has`` bytes of ``total``, whose worker reaches everybody and does what ``script`` says.
+    """A node with ``has`` of ``total`` bytes, whose worker reaches all nodes and follows ``script``.
 
     Attributes:
-        script: called with this node when it is ordered whom to pull from; by default everything arrives at once.
-        began: what the worker says first, in place of what is usual.
+        script: called with this node when it gets its sources; by default everything arrives immediately.
+        began: first message of the worker, instead of the usual one.
         reaches: whether it reaches an address.
-        orders: what it was ordered.
+        orders: received orders.
     """
 
     def __init__(self, name: str, has: int, total: int) -> None:
@@ -58,7 +58,7 @@ class ScriptedNode(FakeHost):
             self.say(bytes=self.total, done={"bytes": self.total - self.has, "seconds": 2.0})
 
     def lose(self) -> None:
-        """The connection to it breaks."""
+        """Break its connection."""
         self._said.put(b"lost")
 
     # as a host, and as the stream of its worker
@@ -119,7 +119,7 @@ class ScriptedCopy:
             for place, name in enumerate(names, 11)
         }
         self.spec = cluster({name: name for name in names}, groups=[{"name": name, "nodes": [name]} for name in names])
-        self.files, self.shown, self.stopped = files, Shown(), False
+        self.files, self.shown, self.stopped = files, RecordingReport(), False
         self.job: Job
 
     def run(self, **settings: Any) -> Any:
@@ -132,6 +132,6 @@ class ScriptedCopy:
         return self.job.run()
 
     def sources(self, name: str) -> list[tuple[str, str]]:
-        """Whom a node was ordered to pull from."""
+        """The ordered sources of a node."""
         (order,) = self.nodes[name].ordered("from")
         return [(each["node"], each["medium"]) for each in order]

@@ -1,4 +1,4 @@
-"""An image that one node builds: once, of what is beside the playbook, and copied to the others as any."""
+"""An image built by one node: once, from playbook files, and copied to the others like any image."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sparkcluster.spec.playbook_files import read
 from sparkcluster.staging import transfers
 from tests.unit.conftest import describe
 from tests.unit.staging.archives import tar
-from tests.unit.staging.conftest import Shown
+from tests.unit.staging.conftest import RecordingReport
 from tests.unit.staging.world import IMAGE
 
 DOCKERFILE = "ARG BASE\nFROM $BASE\nRUN pip install patch\n"
@@ -21,7 +21,7 @@ DOCKERFILE = "ARG BASE\nFROM $BASE\nRUN pip install patch\n"
 
 @pytest.fixture
 def build(world, monkeypatch, tmp_path):
-    """``build(**keys)``: stages the image of a playbook with those keys of ``build``."""
+    """``build(**keys)``: stages the image of a playbook with these keys of ``build``."""
     (tmp_path / "mod").mkdir()
     (tmp_path / "mod" / "Dockerfile").write_text(DOCKERFILE)
     (tmp_path / "mod" / "patch.py").write_text("x = 1\n")
@@ -40,7 +40,7 @@ def build(world, monkeypatch, tmp_path):
     def run(**keys):
         world.playbook = {"build": {"context": "./mod", **keys}}
         world.build = read("./mod", tmp_path / "playbook.yaml")
-        run.shown = Shown()
+        run.shown = RecordingReport()
         return world.stage(what=["image"], report=run.shown)
 
     return run
@@ -54,7 +54,7 @@ def builds(world):
     }
 
 
-def test_one_node_builds_it_and_all_have_it(build, world) -> None:
+def test_one_node_builds_the_image_and_all_get_it(build, world) -> None:
     done = build()
     (call,) = builds(world)["a"]
     assert builds(world).keys() == {"a"}
@@ -64,7 +64,7 @@ def test_one_node_builds_it_and_all_have_it(build, world) -> None:
     assert {host.images()[name] for host in world.nodes.values()} == {IMAGE.id}
     seen = json.loads((world.nodes["a"].docker / "seen").read_text())
     assert seen["dockerfile"] == DOCKERFILE
-    assert seen["files"] == ["Dockerfile", "patch.py"]  # what is hidden stays here
+    assert seen["files"] == ["Dockerfile", "patch.py"]  # hidden files are not copied
     assert seen["environ"]["BUILDX_BUILDER"] == "default"
     copied = [(each.what, each.node, each.source) for each in done.copied]
     assert copied[:2] == [("files", "a", "controller"), ("image", "a", "build")]
@@ -75,7 +75,7 @@ def test_one_node_builds_it_and_all_have_it(build, world) -> None:
     assert len(builds(world)["a"]) == 1
 
 
-def test_a_build_that_fails_shows_its_last_lines_and_leaves_nothing(build, world, capsys) -> None:
+def test_a_failing_build_shows_its_last_lines_and_leaves_nothing(build, world, capsys) -> None:
     (world.nodes["a"].docker / "failing").touch()
     with pytest.raises(BuildFailed, match=r"building \./mod on a failed: docker build: exit code 1") as caught:
         build()
@@ -92,14 +92,14 @@ def test_a_build_that_fails_shows_its_last_lines_and_leaves_nothing(build, world
     assert "fix ./mod/Dockerfile" in told
 
 
-def test_a_build_has_a_limit(build, world) -> None:
+def test_a_build_has_a_time_limit(build, world) -> None:
     (world.nodes["a"].docker / "endless").touch()
     with pytest.raises(BuildFailed, match=r"it took longer than 1 s \(timeout_s\)"):
         build(timeout_s=1.0)
 
 
-def test_what_was_built_is_never_pulled(build, world, tmp_path) -> None:
-    """A registry may have its name: a node whose copy is broken is an error, as for an image of no registry."""
+def test_a_built_image_is_never_pulled(build, world, tmp_path) -> None:
+    """A registry may have the same name: a node with a broken copy is an error, as for an image without a registry."""
     build()
     name = next(iter(world.nodes["a"].images()))
     world.changes["b"]["image"] = world.changes["c"]["image"] = None

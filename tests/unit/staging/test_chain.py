@@ -1,4 +1,4 @@
-"""Who pulls from whom: pure, and as a model of nodes that pull, with files anywhere and nodes that die."""
+"""Who pulls from whom: as a function, and as a simulation of nodes with random files and failures."""
 
 from __future__ import annotations
 
@@ -33,58 +33,58 @@ def line(nodes, kind):
 
 
 def made(nodes, found, **has):
-    """By node whom it pulls from, each with the medium."""
+    """Sources by node, each with the medium."""
     return {
         node: [f"{each[0].source} {each[0].medium}" for each in sources]
         for node, sources in chain(nodes, found, Counter(has), 10).items()
     }
 
 
-def test_in_a_group_each_pulls_from_the_one_before_it_and_past_that_if_it_fails():
+def test_in_a_group_each_node_pulls_from_the_previous_one_and_skips_it_if_it_fails():
     found = made("abcd", mesh("abcd", RAIL), c=10)
     assert list(found) == ["c", "a", "b", "d"]
     assert (found["a"][0], found["d"]) == ("c rail", ["b rail", "a rail", "c rail"])
 
 
-def test_nodes_with_a_part_of_it_come_before_those_with_nothing():
+def test_nodes_with_a_part_of_the_files_precede_nodes_with_none():
     assert list(made("abcd", mesh("abcd", RAIL), d=10, b=4)) == ["d", "b", "a", "c"]
 
 
-def test_along_a_line_nobody_pulls_from_a_node_without_a_cable_to_it():
+def test_along_a_line_each_node_pulls_only_from_a_node_with_a_cable_to_it():
     found = made("abc", line("abc", RAIL), b=10)
     assert (found["a"], found["c"]) == (["b rail"], ["b rail"])
 
 
-def test_what_is_no_cable_comes_last_and_the_best_first():
+def test_cables_come_first_and_other_networks_by_speed():
     found = (*line("abc", RAIL), *mesh("abc", WIFI), *both("a", "c", WIRE))
     assert made("abc", found, a=10)["c"] == ["b rail", "a wire", "a wifi", "b wifi"]
 
 
-def test_all_rails_to_a_node_are_pulled_from_at_once():
+def test_all_rails_to_a_node_are_used_in_parallel():
     twin = tuple(dataclasses.replace(way, address="10.0.1.1") for way in both("a", "b", RAIL))
     (rails,) = chain("ab", (*both("a", "b", RAIL), *twin), Counter(a=10), 10)["b"]
     assert [way.address for way in rails] == ["10.0.0.97", "10.0.1.1"]
 
 
-def test_an_island_without_it_gets_it_once_and_over_the_best_way():
-    """The node at the end of that bridge asks its neighbours last: they have what comes from itself."""
+def test_an_island_gets_missing_files_once_and_over_the_best_network():
+    """The node at the end of that path asks its neighbours last: their files come from itself."""
     found = made("abcd", (*line("ab", RAIL), *line("cd", RAIL), *mesh("abcd", WIFI), *both("a", "d", WIRE)), a=10)
     assert list(found) == ["a", "b", "d", "c"]
     assert found["d"] == ["a wire", "a wifi", "b wifi", "c rail", "c wifi"]
     assert found["c"] == ["d rail", "a wifi", "b wifi", "d wifi"]
 
 
-def test_a_bridge_may_lead_over_an_island_that_got_it_by_a_bridge():
+def test_an_island_may_copy_from_an_island_in_between():
     found = made("abc", (*both("a", "b", WIFI), *both("b", "c", WIRE)), a=10)
     assert (found["b"][0], found["c"]) == ("a wifi", ["b wire"])
 
 
-def test_islands_that_have_parts_of_it_get_the_rest_from_each_other():
+def test_islands_with_different_parts_get_the_rest_from_each_other():
     found = made("abcd", (*line("ab", RAIL), *line("cd", RAIL), *both("b", "c", WIRE)), a=6, d=4)
     assert (found["b"][0], found["c"][0]) == ("c wire", "b wire")
 
 
-def test_a_node_that_nobody_reaches_is_left_out():
+def test_an_unreachable_node_is_skipped():
     assert list(made("abcd", (*line("ab", RAIL), *line("cd", RAIL)), a=10)) == ["a", "b"]
 
 
@@ -95,7 +95,7 @@ GROUPS = [{"name": "one", "nodes": ["a", "b"]}, {"name": "two", "nodes": ["c", "
 
 
 def pairs(spark, cluster):
-    """Two pairs, each with a cable of its own, whose owners followed the same guide: .11 and .12 on both."""
+    """Two pairs, each with its own cable, whose owners followed the same guide: .11 and .12 on both."""
     hosts = {"a": ("10.1.0.11", 11), "b": ("10.1.0.12", 12), "c": ("10.1.0.11", 13), "d": ("10.1.0.12", 14)}
     facts = {
         name: spark({"enp1s0f0np0": f"{address}/24"}, management=f"192.168.86.{place}/24")
@@ -105,8 +105,8 @@ def pairs(spark, cluster):
     return facts, build(spec, facts)
 
 
-def test_which_of_two_nodes_has_an_address_is_not_told_by_its_number(spark, cluster):
-    """The rail from a to d is tried, and what answers there is c: only the token tells."""
+def test_the_owner_of_an_address_is_not_guessed_from_its_number(spark, cluster):
+    """The rail from a to d is tried, and c answers there: only the token shows that."""
     facts, topology = pairs(spark, cluster)
     tried = ways(facts, topology, list(facts), encrypt=False)
     assert {way.medium for way in tried if (way.source, way.target) == ("a", "d")} == {"rail", "wire"}
@@ -117,7 +117,7 @@ def test_which_of_two_nodes_has_an_address_is_not_told_by_its_number(spark, clus
     assert sorted(found[node][0] for node in "cd") in (["a wire", "c rail"], ["a wire", "d rail"])
 
 
-def test_a_dry_run_counts_on_no_cable_between_pairs_that_have_the_same_addresses(spark, cluster):
+def test_a_dry_run_assumes_no_cable_between_pairs_with_identical_addresses(spark, cluster):
     facts, topology = pairs(spark, cluster)
     lacks = dict.fromkeys("bcd", 60 * 10**9)
     staging = Staging("weights", "m", ("a",), tuple((node, "missing") for node in "bcd"), (), None, spec=None)
@@ -129,7 +129,7 @@ def test_a_dry_run_counts_on_no_cable_between_pairs_that_have_the_same_addresses
     ]
 
 
-def test_a_node_without_a_network_in_common_is_tried_through_its_router_and_never_in_clear(spark, cluster):
+def test_a_node_without_a_common_network_is_tried_through_its_router_and_always_encrypted(spark, cluster):
     facts = {
         "a": spark({"enp1s0f0np0": "10.1.0.11/24"}, management="192.168.86.11/24"),
         "b": spark({"enp1s0f0np0": "10.2.0.12/24"}, management="192.168.87.12/24"),
@@ -200,5 +200,5 @@ def test_a_tunnel_is_the_last_choice(spark, cluster, name):
         (WIFI, {}, 2000),
     ],
 )
-def test_how_long_60_gb_take(kind, rates, seconds):
+def test_the_expected_duration_of_60_gb(kind, rates, seconds):
     assert round(expected_s(60 * 10**9, both("a", "b", kind)[0], rates)) == seconds

@@ -18,7 +18,7 @@ from sparkcluster.staging.copy import Step, list_files
 from sparkcluster.staging.copy_request import Files, Settings
 from sparkcluster.staging.job import Job
 from sparkcluster.topology.build import build
-from tests.unit.staging.conftest import Shown
+from tests.unit.staging.conftest import RecordingReport
 from tests.unit.staging.workers import eventually
 from tests.unit.staging.world import on_this_machine
 
@@ -30,7 +30,7 @@ class World:
         self.nodes = {name: node(name) for name in names}
         self.lease, self.cluster, self._spark = lease, cluster, spark
         self.rails = {name: f"127.1.0.{place}/24" for place, name in enumerate(names, 11)}
-        self.shown = Shown()
+        self.shown = RecordingReport()
         self.step = Step("stage weights", lambda _: lease.document(), lambda: False)
         self.job: Job | None = None
 
@@ -46,7 +46,7 @@ class World:
         return list_files(self.step, self.nodes["a"], request, lambda _done, _total: None).files
 
     def move(self, requests, files=None, **settings):
-        """Copy what ``requests`` say by node; a's is the source."""
+        """Copy as in ``requests`` by node; a's request is the source's."""
         spec, facts = self.cluster({name: name for name in self.nodes}), self.facts()
         what = Files("weights", requests, files or self.listed(requests["a"]))
         self.job = Job(
@@ -56,7 +56,7 @@ class World:
         return self.job.run()
 
     def pid(self, request):
-        """Of the worker."""
+        """Process ID of the worker."""
         name = hashlib.sha256(request["root"].encode()).hexdigest()[:16]
         state = Path(self.lease.state_dir) / "clusters" / "atlas" / "staging" / name / "state.json"
         return int(json.loads(state.read_text())["pid"])
@@ -100,7 +100,7 @@ def test_a_snapshot_is_copied_with_its_links_and_ref_and_a_second_run_copies_not
     assert {each.medium for each in world.shown.transfers} == {"rail"}
 
 
-def test_a_directory_is_copied_with_its_times_and_only_changes_are_copied_again(world, tmp_path):
+def test_a_directory_is_copied_with_its_times_and_later_only_changes(world, tmp_path):
     world, requests = world(), directories(tmp_path)
     source, target = tmp_path / "of-a", tmp_path / "of-b"
     (source / "sub").mkdir(parents=True)
@@ -114,7 +114,7 @@ def test_a_directory_is_copied_with_its_times_and_only_changes_are_copied_again(
     assert (target / "sub" / "two.bin").read_bytes() == b"3" * 101
 
 
-def test_a_large_file_of_which_nobody_knows_the_hash_arrives(world, tmp_path):
+def test_a_large_file_without_a_known_hash_arrives(world, tmp_path):
     world, requests = world("abc"), directories(tmp_path, "abc")
     (tmp_path / "of-a").mkdir()
     (tmp_path / "of-a" / "one.bin").write_bytes(os.urandom(1 << 20) * 40)
@@ -125,7 +125,7 @@ def test_a_large_file_of_which_nobody_knows_the_hash_arrives(world, tmp_path):
     assert (tmp_path / "of-b" / "one.bin").read_bytes() == (tmp_path / "of-c" / "one.bin").read_bytes() == content
 
 
-def test_nodes_without_a_common_rail_copy_under_tls(world, tmp_path):
+def test_nodes_without_a_common_rail_copy_with_tls(world, tmp_path):
     world, requests = world("abc"), directories(tmp_path, "abc")
     world.rails |= {"c": "127.3.0.13/24"}
     (tmp_path / "of-a").mkdir()
@@ -137,7 +137,7 @@ def test_nodes_without_a_common_rail_copy_under_tls(world, tmp_path):
     assert last["c"] == ("a", "wire", True)
 
 
-def test_everything_is_encrypted_on_demand(world, tmp_path):
+def test_everything_is_encrypted_on_request(world, tmp_path):
     world, requests = world(), directories(tmp_path)
     (tmp_path / "of-a").mkdir()
     (tmp_path / "of-a" / "one.bin").write_bytes(os.urandom(300_000))
@@ -146,7 +146,7 @@ def test_everything_is_encrypted_on_demand(world, tmp_path):
     assert {each.encrypted for each in world.shown.transfers} == {True}
 
 
-def test_a_missing_source_is_named(world, model):
+def test_a_missing_source_is_reported(world, model):
     world = world()
     with pytest.raises(StageError, match=r"stage weights on a: .* does not exist") as caught:
         world.move(snapshots(world, revision="abc"))
@@ -154,7 +154,7 @@ def test_a_missing_source_is_named(world, model):
 
 
 def plant(cache, revision, what, secret):
-    """What an image that downloaded the model can leave in its cache, for the node's own programs to follow."""
+    """Plant links that an image could leave in its cache, to be followed by the node's programs."""
     snapshot = cache / "snapshots" / revision
     if what == "file":
         (snapshot / "tokenizer.json").unlink()
@@ -166,7 +166,7 @@ def plant(cache, revision, what, secret):
 
 
 @pytest.mark.parametrize("what", ["file", "blobs", "snapshot"])
-def test_a_link_out_of_the_models_cache_carries_nothing_to_another_node(world, model, what):
+def test_a_link_out_of_the_models_cache_is_not_copied(world, model, what):
     world = world()
     write, _, revision = model
     source = world.nodes["a"]
@@ -181,7 +181,7 @@ def test_a_link_out_of_the_models_cache_carries_nothing_to_another_node(world, m
     assert not list(world.nodes["b"].home.rglob("tokenizer.json"))
 
 
-def test_a_file_that_becomes_a_link_after_it_was_listed_is_not_sent(world, model, set_source):
+def test_a_file_replaced_by_a_link_after_the_listing_is_not_sent(world, model, set_source):
     real = program.source.__wrapped__
     set_source(lambda *each: real(*each).replace("_PATIENCE_S, _HASHING_S = 60.0", "_PATIENCE_S, _HASHING_S = 2.0"))
     world = world()
@@ -209,7 +209,7 @@ def test_a_cache_on_another_disk_is_copied(world, model, tmp_path):
     assert world.move(snapshots(world, revision=revision, ref="main"))["b"].bytes == sum(sizes.values())
 
 
-def test_an_unwritable_target_is_named_and_the_others_get_it(world, model):
+def test_an_unwritable_target_is_reported_and_the_others_get_the_files(world, model):
     world = world("abc")
     write, tree, revision = model
     write(world.nodes["a"].hf_home)
@@ -221,7 +221,7 @@ def test_an_unwritable_target_is_named_and_the_others_get_it(world, model):
     assert tree(world.nodes["c"].hf_home) == tree(world.nodes["a"].hf_home)
 
 
-def test_another_epoch_is_refused(world, lease, model):
+def test_an_outdated_epoch_is_refused(world, lease, model):
     world = world()
     write, tree, revision = model
     write(world.nodes["a"].hf_home)
@@ -235,7 +235,7 @@ def test_another_epoch_is_refused(world, lease, model):
 
 
 def test_ctrl_c_ends_the_workers(world, tmp_path):
-    class Pressed(Shown):
+    class Pressed(RecordingReport):
         def transfer(self, transfer):
             if transfer.bytes:
                 raise KeyboardInterrupt

@@ -1,4 +1,4 @@
-"""A copy as its controller sees it: what it orders, what it says, and how it ends. Workers are scripted."""
+"""The controller of a copy: its orders, its output, and its end. Workers are scripted."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.unit.staging.scripted import GB, SIZE, ScriptedCopy, file
 
 @pytest.fixture
 def copy(spark, cluster):
-    """``copy(names)``: the first has everything; those in ``offline`` have no cable."""
+    """``copy(names)``: the first has everything; nodes in ``offline`` have no cable."""
 
     def make(names="abc", files=(), offline=""):
         return ScriptedCopy(spark, cluster, names, list(files) or [file("model.safetensors")], offline)
@@ -18,7 +18,7 @@ def copy(spark, cluster):
     return make
 
 
-def test_each_node_is_told_once_whom_to_pull_from_and_the_cables_come_first(copy):
+def test_each_node_gets_its_sources_once_with_cables_first(copy):
     made = copy()
     arrived = made.run()
     assert {node: (each.source, each.bytes, each.medium) for node, each in arrived.items()} == {
@@ -34,13 +34,13 @@ def test_each_node_is_told_once_whom_to_pull_from_and_the_cables_come_first(copy
     assert made.shown.notes == []
 
 
-def test_with_encrypt_every_address_has_a_certificate_and_that_is_reported(copy):
+def test_with_encrypt_every_address_has_a_certificate_and_the_event_says_so(copy):
     made = copy("ab")
     assert made.run(encrypt=True)["b"].encrypted
     assert all(way["cert"] for each in made.nodes["b"].ordered("from")[0] for way in each["ways"])
 
 
-def test_what_leaves_the_interconnect_is_said_before_its_first_byte(copy):
+def test_a_copy_outside_the_interconnect_is_reported_before_its_first_byte(copy):
     made, before = copy(offline="c"), []
     script = made.nodes["c"].script
     made.nodes["c"].script = lambda node: (before.extend(made.shown.notes), script(node))
@@ -55,7 +55,7 @@ def test_what_leaves_the_interconnect_is_said_before_its_first_byte(copy):
     assert last["c"] == ("a", "wire", True, "complete")
 
 
-def test_a_node_that_goes_on_over_another_network_is_said_once(copy):
+def test_a_change_to_another_network_is_reported_once(copy):
     def script(node):
         node.say(**{"from": "a", "medium": "rail", "bytes": GB})
         for more in (0, 1):
@@ -69,7 +69,7 @@ def test_a_node_that_goes_on_over_another_network_is_said_once(copy):
     assert made.job.loud == [f"{text}, encrypted; 1.00 GB, about 2.5 s"]
 
 
-def test_what_a_node_meets_is_said_once(copy):
+def test_a_problem_of_a_node_is_reported_once(copy):
     met = {
         "left": [
             {"node": "b", "why": "b sent nothing for 5 s"}, {"node": "a", "address": "10.1.0.11", "why": "no answer"},
@@ -94,7 +94,7 @@ def test_what_a_node_meets_is_said_once(copy):
     ]
 
 
-def test_the_content_of_unknown_files_comes_from_a_node_that_had_them_from_the_start(copy):
+def test_files_without_a_known_hash_come_from_a_node_that_had_them_at_the_start(copy):
     made = copy("abc", [file("known"), file("unknown", None), file("other", None)])
     made.nodes["b"].began = {"sha256": {"1": "ee" * 32}}
     made.nodes["a"].began = {"sha256": {"0": "cc" * 32, "1": "cd" * 32, "9": "ce" * 32}}
@@ -102,7 +102,7 @@ def test_the_content_of_unknown_files_comes_from_a_node_that_had_them_from_the_s
     assert made.nodes["c"].ordered("sha256")[-1] == {"1": "cd" * 32}
 
 
-def test_all_disks_that_are_too_small_are_named_before_the_first_byte(copy):
+def test_all_disks_that_are_too_small_are_reported_before_the_first_byte(copy):
     made = copy()
     for name in "bc":
         made.nodes[name].began = {"room": {"free": GB, "needed": SIZE, "path": "/models"}}
@@ -112,7 +112,7 @@ def test_all_disks_that_are_too_small_are_named_before_the_first_byte(copy):
     assert all(node.ordered("from") == [] and node.orders[-1] == {"cancel": True} for node in made.nodes.values())
 
 
-def test_a_node_that_reaches_nobody_is_named_with_what_to_try_and_the_others_get_it(copy):
+def test_a_node_without_a_reachable_source_is_reported_with_a_suggestion_and_the_others_complete(copy):
     made = copy(offline="c")
     for node in made.nodes.values():
         node.reaches = lambda address: address.startswith("10.1.")
@@ -123,7 +123,7 @@ def test_a_node_that_reaches_nobody_is_named_with_what_to_try_and_the_others_get
     assert set(made.job.arrived) == {"b"}
 
 
-def test_a_node_that_fails_while_the_others_look_is_left_out(copy):
+def test_a_node_that_fails_during_the_reachability_test_is_skipped(copy):
     made = copy()
     reached = made.nodes["b"].reaches
 
@@ -137,7 +137,7 @@ def test_a_node_that_fails_while_the_others_look_is_left_out(copy):
     assert set(made.job.arrived) == {"b"}
 
 
-def test_where_the_only_source_fails_while_the_others_look_nobody_waits_for_it(copy):
+def test_if_the_only_source_fails_during_the_reachability_test_no_node_waits_for_it(copy):
     made = copy()
     made.nodes["a"].reaches = lambda _: made.nodes["a"].say(failed="the disk fails", kind="other")
     with pytest.raises(StageError, match="the disk fails") as caught:
@@ -150,7 +150,7 @@ def fails(text, kind):
     return lambda node: node.say(failed=text, kind=kind)
 
 
-def test_all_that_fail_are_named_while_the_others_get_it(copy):
+def test_all_failing_nodes_are_reported_and_the_others_get_the_files(copy):
     made = copy("abcd")
     made.nodes["b"].script = fails("no space left on device", "disk")
     made.nodes["d"].script = fails("no node sends model.safetensors", "missing")
@@ -165,7 +165,7 @@ def test_all_that_fail_are_named_while_the_others_get_it(copy):
     assert states == {"b": "left out", "c": "complete", "d": "left out"}
 
 
-def test_where_the_only_source_fails_before_the_copy_its_error_ends_it(copy):
+def test_the_error_of_the_only_source_ends_the_copy(copy):
     made = copy("ab")
     made.nodes["a"].began = {"failed": "/models/m does not exist", "kind": "source"}
     with pytest.raises(StageError, match="/models/m does not exist") as caught:
@@ -174,7 +174,7 @@ def test_where_the_only_source_fails_before_the_copy_its_error_ends_it(copy):
     assert made.nodes["b"].ordered("from") == []
 
 
-def test_a_source_whose_connection_breaks_is_no_error_where_the_others_have_everything(copy):
+def test_a_source_with_a_broken_connection_is_not_an_error_if_the_others_have_everything(copy):
     made = copy("ab")
 
     def script(node):
@@ -185,7 +185,7 @@ def test_a_source_whose_connection_breaks_is_no_error_where_the_others_have_ever
     assert set(made.run()) == {"b"}
 
 
-def test_where_another_operator_has_the_lease_all_workers_are_cancelled(copy):
+def test_if_another_operator_takes_the_lease_all_workers_are_cancelled(copy):
     made = copy("ab")
     made.nodes["b"].script = lambda node: node.say(refused="epoch 7 is over")
     with pytest.raises(LeaseLost, match="b refused the change: epoch 7 is over"):
@@ -215,7 +215,7 @@ def test_ctrl_c_cancels_all_workers(copy):
         {"token": None, "cert": None},
     ],
 )
-def test_a_node_that_lies_of_itself_ends_nothing_for_the_others(copy, lie):
+def test_a_node_with_false_statements_about_itself_affects_no_other(copy, lie):
     made = copy()
     made.nodes["b"].began = lie
     assert "c" in made.run()

@@ -1,4 +1,4 @@
-"""What a dry run says would move: from where to where, how much, and about how long."""
+"""The copies that a dry run predicts: source, destination, size, and approximate duration."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CABLE = "its cable (enp1s0f0np0, 200 Gb/s)"
 
 @pytest.fixture
 def expected(spark, cluster):
-    """``expected(staging, outside)`` of three Sparks at one switch."""
+    """``expected(staging, outside)`` for three Sparks on one switch."""
     facts = {name: spark({"enp1s0f0np0": f"10.1.0.{place}/24"}) for place, name in enumerate("abc", 11)}
     topology = build(cluster({name: name for name in "abc"}), facts)
 
@@ -35,7 +35,7 @@ def lacking(*nodes, what="weights", sources=(), download=(), **more):
     return Staging(what, "o/m", sources, tuple((node, "missing") for node in nodes), download, None, spec=None, **more)
 
 
-def test_what_no_node_has_is_downloaded_once_and_passed_on(expected):
+def test_files_that_no_node_has_are_downloaded_once_and_copied(expected):
     rows, _ = expected(lacking(*"abc", download=("b", "a", "c")))
     assert rows == [
         ("b", "hub", 60 * GB, "download", None), ("a", "b", 60 * GB, CABLE, 30.0), ("c", "a", 60 * GB, CABLE, 30.0),

@@ -1,4 +1,4 @@
-"""A node that lies to the controller or to another node: nothing is written but what the controller listed."""
+"""A node that lies to the controller or to another node: only files listed by the controller are written."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.unit.staging.world import REVISION
 
 DIGEST = "ab" * 32
 
-# A program in the place of ours; ``request`` is what the controller sent.
+# A program that replaces ours; ``request`` is the controller's request.
 LIAR = f"""
 import json, os, sys, time
 sys.path.insert(0, {str(Path(wire.__file__).parents[2])!r})
@@ -34,7 +34,7 @@ def say(**document):
 
 @pytest.fixture
 def hostile(node):
-    """Makes a node whose listing and worker are another program: Python that ends with ``text``."""
+    """Creates a node whose listing and worker are another program: Python that ends with ``text``."""
 
     def make(name, text):
         made = node(name)
@@ -57,7 +57,7 @@ def step(lease):
 
 
 def ignore(done, total):
-    """Reports that no test reads."""
+    """Ignore reports."""
 
 
 def listed(name, size=4, **more):
@@ -85,7 +85,7 @@ def listed(name, size=4, **more):
         [None],
     ],
 )
-def test_a_file_that_no_honest_node_has_is_refused(files):
+def test_a_file_that_no_honest_node_lists_is_refused(files):
     Manifest.of((ListedFile(**each) for each in files[:-1]), None)
     with pytest.raises((BadAnswer, ValidationError)):
         Manifest.of((ListedFile.model_validate(each) for each in files), None)
@@ -101,19 +101,19 @@ def test_a_file_that_no_honest_node_has_is_refused(files):
         [listed("a", blob="b"), listed("c", blob="b", size=5)],
     ],
 )
-def test_a_snapshot_is_made_of_blobs_and_of_names_inside_it(files):
+def test_a_snapshot_consists_of_blobs_and_names_inside_it(files):
     Manifest.of((ListedFile(**each) for each in files[:-1]), REVISION)
     with pytest.raises((BadAnswer, ValidationError)):
         Manifest.of((ListedFile.model_validate(each) for each in files), REVISION)
 
 
 @pytest.mark.parametrize("revision", ["..", "a/b", "", "main\n"])
-def test_a_revision_is_one_name(revision):
+def test_a_revision_is_a_single_name(revision):
     with pytest.raises(BadAnswer):
         Manifest.of([], revision)
 
 
-def test_what_an_honest_node_lists_becomes_paths_that_the_controller_made():
+def test_the_list_of_an_honest_node_becomes_paths_made_by_the_controller():
     names = {"config.json": "c0", "sub/copy.json": "c0", "real file.py": None, ".gitattributes": "c1"}
     found = [ListedFile(**listed(name, blob=blob, sha256=DIGEST, extra="ignored")) for name, blob in names.items()]
     snapshot = f"snapshots/{REVISION}"
@@ -136,7 +136,7 @@ def test_what_an_honest_node_lists_becomes_paths_that_the_controller_made():
         ("sys.exit('Traceback')", "Traceback"),
     ],
 )  # fmt: skip
-def test_a_list_that_makes_no_sense_is_that_nodes_error(hostile, step, monkeypatch, program, message):
+def test_an_invalid_list_is_an_error_of_that_node(hostile, step, monkeypatch, program, message):
     monkeypatch.setattr("sparkcluster.staging.copy.MOST_FILES", 100)
     with pytest.raises(StageError, match=message) as caught:
         list_files(step, hostile("a", program), {"root": "/x"}, ignore)
@@ -144,7 +144,7 @@ def test_a_list_that_makes_no_sense_is_that_nodes_error(hostile, step, monkeypat
 
 
 def followed(step, host):
-    """Why a worker is followed no longer."""
+    """The reason why a worker is no longer followed."""
     heard = []
     Follower(step, host, {}, b"{}\n", heard.append).run()
     node, how = heard[-1]
@@ -160,7 +160,7 @@ def followed(step, host):
         "say(bytes=float('nan'), total=0)",
     ],
 )
-def test_a_workers_answer_is_what_it_may_be(hostile, step, program):
+def test_only_valid_answers_of_a_worker_are_accepted(hostile, step, program):
     node, why = followed(step, hostile("b", program))
     assert node == "b"
     assert re.search("malformed answer to stage weights: |no output", why)
@@ -184,7 +184,7 @@ def check_untouched(outside):
 
 @pytest.fixture
 def bring(workers):
-    """Has one worker bring files to another one; how that ended."""
+    """One worker copies files to another; returns the result."""
 
     def run(sizes, prepare=lambda _root: None, **more):
         a, b = workers(*"ab")
@@ -202,7 +202,7 @@ def bring(workers):
     return run
 
 
-def test_a_directory_that_becomes_a_link_during_the_copy_is_not_followed(workers, tmp_path, outside):
+def test_a_directory_replaced_by_a_link_during_the_copy_is_not_followed(workers, tmp_path, outside):
     a, b = workers(*"ab")
     files = written(a.root, {"sub/a": 10_000_000, "sub/authorized_keys": 70_000})
     a.begin(files, limit_bytes_s=10_000_000)
@@ -229,7 +229,7 @@ def test_a_link_below_the_directory_is_not_followed(bring, outside, path, size):
 
 
 @pytest.mark.parametrize("links", [["sub/x"], ["sub"], ["../x"]])
-def test_neither_are_links_made_through_one_nor_in_the_place_of_a_directory(bring, outside, links):
+def test_links_are_not_created_through_links_or_over_directories(bring, outside, links):
     def prepare(root):
         root.mkdir()
         (root / "sub").symlink_to(outside)
@@ -239,7 +239,7 @@ def test_neither_are_links_made_through_one_nor_in_the_place_of_a_directory(brin
     check_untouched(outside)
 
 
-def test_links_in_the_place_of_files_are_replaced_and_not_written_through(bring, outside):
+def test_links_in_place_of_files_are_replaced_and_not_written_through(bring, outside):
     def prepare(root):
         root.mkdir()
         (root / "m.bin").symlink_to(outside / "authorized_keys")
@@ -260,14 +260,14 @@ def test_a_partial_file_that_is_a_link_is_not_written_through(bring, outside):
     check_untouched(outside)
 
 
-def test_the_root_itself_may_be_a_link_of_the_user(bring, tmp_path):
+def test_the_root_may_be_a_link_of_the_user(bring, tmp_path):
     (tmp_path / "disk2").mkdir()
     b = bring({"sub/m.bin": 4}, lambda root: root.symlink_to(tmp_path / "disk2"))
     assert "done" in b.said
     assert (tmp_path / "disk2" / "sub" / "m.bin").stat().st_size == 4
 
 
-def test_a_path_that_a_node_names_is_in_no_command_of_roots() -> None:
+def test_a_path_reported_by_a_node_is_in_no_sudo_command() -> None:
     failure = Failure("beta", "permission", "permission denied: /etc")
     hint = stage_error(Step("stage weights", lambda _: {}, lambda: False), failure).hint
     assert hint is not None

@@ -1,4 +1,4 @@
-"""Downloads by Hugging Face's own client, from a hub on this machine: denied, cut, resumed, followed and taken over."""
+"""Downloads by Hugging Face's client, from a hub on this machine: denied, interrupted, resumed, followed and taken over."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ def hub():
 
 
 class World:
-    """Node ``a``, whose ``hf`` is that of this environment, and an operator who asks ``hub``."""
+    """Node ``a``, whose ``hf`` is that of this environment, and an operator who uses ``hub``."""
 
     def __init__(self, host, lease, spark, cluster, tools: Path) -> None:
         self.host, self.lease, self._spark, self._cluster = host, lease, spark, cluster
         found = shutil.which("hf", path=str(Path(sys.executable).parent))
         assert found, "the dependency group dev has huggingface_hub"
         (tools / "hf").symlink_to(found)
-        for name in ("HF_ENDPOINT", "HF_HUB_OFFLINE", "HF_HOME"):  # the node has none of the operator's
+        for name in ("HF_ENDPOINT", "HF_HUB_OFFLINE", "HF_HOME"):  # the node does not have the operator's token
             host._before[1:1] = ["-u", name]
         self.step = Step("stage weights", lambda _: lease.document(), lambda: False)
 
@@ -90,7 +90,7 @@ def world(node, lease, spark, cluster, tmp_path, hub, monkeypatch):
     return World(node("a"), lease, spark, cluster, tmp_path / "tools")
 
 
-def test_a_gated_model_is_denied_and_comes_with_the_token(world, hub):
+def test_a_gated_model_is_denied_and_downloaded_with_the_token(world, hub):
     denied = world.fetch(model="org/gated")
     assert isinstance(denied, Failure)
     assert denied.kind == "hub auth"
@@ -102,7 +102,7 @@ def test_a_gated_model_is_denied_and_comes_with_the_token(world, hub):
     ]
 
 
-def test_a_token_goes_to_the_hub_that_denied_the_operator_and_not_to_the_nodes_own(world, hub):
+def test_a_token_goes_only_to_the_hub_that_denied_access_on_this_machine(world, hub):
     with Hub("127.0.0.1", {"org/gated": FILES}) as mirror:
         world.host._before.append(f"HF_ENDPOINT={mirror.address}")
         assert world.fetch(model="org/gated", token=hub.token) == Done(bytes=SIZE)
@@ -110,13 +110,13 @@ def test_a_token_goes_to_the_hub_that_denied_the_operator_and_not_to_the_nodes_o
     assert hub.served
 
 
-def test_a_hub_that_cannot_be_reached_is_named_within_seconds(world, monkeypatch):
+def test_an_unreachable_hub_is_reported_within_seconds(world, monkeypatch):
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
     failed = world.fetch()
     assert failed == Failure("a", "no hub", "http://127.0.0.1:9 cannot be reached: [Errno 111] Connection refused")
 
 
-def test_a_download_goes_on_without_its_operator_and_the_next_run_follows_it(world, hub):
+def test_a_download_continues_without_its_operator_and_the_next_run_follows_it(world, hub):
     hub.rate_bytes_s = 6_000_000
     with world.begin() as running:
         next(line for line in running.lines(60) if b"bytes" in line)
@@ -141,8 +141,8 @@ def test_ctrl_c_ends_the_download_on_the_node(world, hub):
     assert common.read_json(str(world.job() / "state.json"))["end"]["kind"] == "cancelled"
 
 
-def test_a_download_whose_processes_are_killed_begins_one_file_again_and_leaves_nothing(world, hub):
-    """Since huggingface_hub#4228 no client goes on with what another one had of a file."""
+def test_a_download_whose_processes_are_killed_restarts_one_file_and_leaves_nothing(world, hub):
+    """Since huggingface_hub#4228 no client continues another client's partial file."""
     hub.repositories[TINY] = {**FILES, "a.safetensors": b"x" * 1_000_000}
     hub.rate_bytes_s = 4_000_000
     with world.begin() as running:

@@ -1,4 +1,4 @@
-"""An image saved as files on one node and loaded from them on another, and what a node that lies can do: nothing."""
+"""An image is saved as files on one node and loaded on another; a node that lies achieves nothing."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ EVIL = dataclasses.replace(SMALL, config={**SMALL.config, "Entrypoint": ["/bin/s
 
 
 class Pair:
-    """A node that has images, and one that gets them."""
+    """A node with images, and a node that receives them."""
 
     def __init__(self, source, target, lease) -> None:
         self.source, self.target, self._lease = source, target, lease
 
     def ask(self, node, do: str, request: dict[str, Any]) -> list[dict[str, Any]]:
-        """What a program says; Failed as it failed."""
+        """A program's answer; raises Failed as the program does."""
         request = {**request, "do": do, **self._lease.document(), "root": str(self.directory(node))}
         with stream(node, "image_files", request) as running:
             said = [document(line) for line in running.lines(60)]
@@ -40,7 +40,7 @@ class Pair:
         return node.home / "images"
 
     def save(self, image: ImageMade, **more: Any) -> dict[str, int]:
-        """Bytes of the files that the source makes, by their SHA-256."""
+        """Bytes of the files that the source writes, by SHA-256."""
         said = self.ask(self.source, "save", image.request(**more))
         files = [each["file"] for each in said if "file" in each]
         for file in files:
@@ -51,7 +51,7 @@ class Pair:
         return {file["sha256"]: file["size"] for file in files}
 
     def load(self, image: ImageMade, blobs: dict[str, bytes], **more: Any) -> str:
-        """Load what arrived at the target, by SHA-256; the ID there."""
+        """Load files that arrived at the target, by SHA-256; returns the ID there."""
         folder = self.directory(self.target) / "blobs/sha256"
         folder.mkdir(parents=True, exist_ok=True)
         for name, content in blobs.items():
@@ -61,7 +61,7 @@ class Pair:
         return str(done["image_id"])
 
     def copy(self, image: ImageMade, **more: Any) -> int:
-        """Bytes that go from one to the other."""
+        """Bytes copied from one to the other."""
         found = self.save(image, **more)
         folder = self.directory(self.source) / "blobs/sha256"
         self.load(image, {name: (folder / name).read_bytes() for name in found}, **more)
@@ -87,7 +87,7 @@ def blobs_of(image: ImageMade, *, compressed: bool = False) -> dict[str, bytes]:
     return {name[13:]: data for name, data in image.oci(compressed=compressed) if len(name) > 70}
 
 
-def test_an_image_becomes_files_which_are_found_again_and_loaded_under_its_own_name(pair):
+def test_an_image_becomes_files_that_are_reused_and_loaded_under_its_name(pair):
     pair.source.add_image(IMAGE, "vllm:v1")
     found = pair.save(IMAGE)
     assert pair.save(IMAGE) == found
@@ -98,8 +98,8 @@ def test_an_image_becomes_files_which_are_found_again_and_loaded_under_its_own_n
     assert not pair.directory(pair.source).exists()
 
 
-def test_files_of_another_image_are_removed_before_others_arrive(pair):
-    """Those that are whole and in part; what is of the same image stays, also beside what is not."""
+def test_files_of_another_image_are_removed_before_new_ones_arrive(pair):
+    """Complete and partial ones; files of the same image are kept, also next to invalid ones."""
     folder = pair.directory(pair.target) / "blobs/sha256"
     folder.mkdir(parents=True)
     for name in (LAYER, f".{CONFIG}.0a1b2c3d.partial"):
@@ -112,7 +112,7 @@ def test_files_of_another_image_are_removed_before_others_arrive(pair):
     assert not [*folder.iterdir()]
 
 
-def test_files_of_another_image_or_lost_ones_are_not_taken_for_it(pair):
+def test_files_of_another_image_or_incomplete_files_are_not_used(pair):
     pair.source.add_image(IMAGE, "vllm:v1")
     pair.source.add_image(SMALL, "vllm:v2")
     first = pair.save(IMAGE)
@@ -127,13 +127,13 @@ TWICE = ImageMade([b"empty", b"one" * 300, b"empty"])
 
 @pytest.mark.parametrize("entries", [TWICE.legacy(["vllm:v1"]), TWICE.oci(), TWICE.oci(compressed=True)])
 def test_every_layout_of_docker_save_is_loaded(pair, entries):
-    """Before Docker 25, where a layer that comes twice is a link; and that of containerd's image store."""
+    """Before Docker 25, with a link for a duplicate layer; and the layout of containerd's image store."""
     pair.sends(tar(entries), TWICE)
     pair.copy(TWICE)
     assert pair.target.images() == {"vllm:v1": TWICE.id}
 
 
-def test_tags_and_other_images_of_the_sender_are_left_behind(pair):
+def test_tags_and_other_images_of_the_sender_are_not_copied(pair):
     pair.target.add_image(IMAGE, "registry/production:latest")
     entries = dict([*EVIL.oci(), *SMALL.oci()])
     tags = ["registry/production:latest", "vllm:v1"]
@@ -146,7 +146,7 @@ def test_tags_and_other_images_of_the_sender_are_left_behind(pair):
     assert pair.target.image_ids() == {IMAGE.id, SMALL.id}
 
 
-# what cannot be saved
+# files that cannot be saved
 
 LAYER, CONFIG = SMALL.diffs[0][7:], SMALL.id[7:]
 WITHOUT = [entry for entry in SMALL.oci() if LAYER not in str(entry[0])]
@@ -163,15 +163,15 @@ NAMES_ALONE = [entry for entry in WITHOUT if CONFIG not in str(entry[0])]
         (tar(NAMES_ALONE), "blobs", "lacks files"),
     ],
 )
-def test_what_is_no_archive_of_the_image_is_refused(pair, data, kind, said):
-    """One without the files that it names: what containerd's store has compressed otherwise, it does not save."""
+def test_an_invalid_image_archive_is_refused(pair, data, kind, said):
+    """An archive without the files that it names: containerd's store does not save layers it compressed differently."""
     pair.sends(data)
     with pytest.raises(Failed, match=said) as caught:
         pair.save(SMALL)
     assert caught.value.kind == kind
 
 
-def test_an_engine_that_fails_says_why(pair):
+def test_an_engine_that_fails_gives_the_reason(pair):
     pair.source.add_image(IMAGE, "vllm:v1")
     (pair.source.docker / "broken").touch()
     with pytest.raises(Failed, match="docker save: no space left on device") as caught:
@@ -184,10 +184,10 @@ def test_an_engine_that_fails_says_why(pair):
     assert pair.target.images() == {}
 
 
-# a sender that lies: the names of its files are right, since receivers compare them
+# a lying sender: the names of its files match their content, since receivers compare them
 
 
-def test_the_same_layers_with_another_configuration_are_refused(pair):
+def test_equal_layers_with_a_different_configuration_are_refused(pair):
     with pytest.raises(Failed, match="another image"):
         pair.load(SMALL, blobs_of(EVIL))
     assert (pair.target.images(), pair.target.image_ids()) == ({}, set())
@@ -204,14 +204,14 @@ def test_the_same_layers_with_another_configuration_are_refused(pair):
         json.dumps({"config": {"digest": SMALL.id}, "layers": [{"digest": "sha256:../../x", "size": 1}] * 2}).encode(),
     ],
 )
-def test_documents_of_any_shape_are_no_image(pair, text):
+def test_json_documents_of_any_shape_are_not_an_image(pair, text):
     there = {sha256(data): data for data in (text, *SMALL.layers)}
     with pytest.raises(Failed, match="another image"):
         pair.load(SMALL, there)
     pair.load(SMALL, {**there, CONFIG: SMALL.text})
 
 
-def test_what_docker_has_loaded_is_compared_before_it_gets_the_name(pair):
+def test_an_image_loaded_by_docker_is_compared_before_it_gets_the_name(pair):
     pair.target.add_image(IMAGE, "registry/production:latest")
     (pair.target.docker / "says").write_text(f"Loaded image ID: {IMAGE.id}")
     with pytest.raises(Failed, match=f"received {IMAGE.id} instead of {SMALL.id}"):
@@ -229,16 +229,16 @@ FILES = {diff: sha256(gzip.compress(layer, mtime=0)) for diff, layer in zip(OTHE
 
 
 @pytest.mark.parametrize("entries", [NEW.oci(), NEW.legacy(), NEW.oci(compressed=True)])
-def test_only_the_layers_that_the_receiver_lacks_are_sent(pair, entries):
-    """Whatever their files are called, to an engine that knows them by their content; the other image stays whole."""
+def test_only_layers_that_the_receiver_lacks_are_sent(pair, entries):
+    """With any file names, to an engine that identifies layers by content; the other image stays complete."""
     pair.sends(tar(entries), NEW)
     pair.target.add_image(OLD, "vllm:v0")
     assert pair.copy(NEW, have=HAVE) < len(NEW.layers[2]) + 2_000
     assert pair.target.images() == {"vllm:v0": OLD.id, "vllm:v1": NEW.id}
 
 
-def test_between_stores_of_containerd_files_are_left_out_wherever_they_are(pair):
-    """By their own hash, which both have recorded of the first copy: also above a layer that differs."""
+def test_between_containerd_stores_layers_are_skipped_in_any_directory(pair):
+    """By their hash, which both recorded at the first copy: also above a differing layer."""
     pair.use_containerd()
     pair.source.add_image(OLD, "vllm:v0")
     pair.copy(OLD, reference="vllm:v0", containerd=True)
@@ -251,8 +251,8 @@ def test_between_stores_of_containerd_files_are_left_out_wherever_they_are(pair)
     assert pair.target.images()["vllm:v1"] == OTHER.id
 
 
-def test_layers_that_are_gone_since_the_controller_looked_are_an_error_of_their_own(pair):
-    """Which makes the controller copy all of them."""
+def test_layers_removed_since_the_probe_are_a_distinct_error(pair):
+    """The controller then copies all of them."""
     there = {name: data for name, data in blobs_of(NEW).items() if f"sha256:{name}" not in HAVE}
     with pytest.raises(Failed, match="no such file") as caught:
         pair.load(NEW, there, have=HAVE)
@@ -268,7 +268,7 @@ def test_layers_that_are_gone_since_the_controller_looked_are_an_error_of_their_
 
 
 @pytest.mark.parametrize(("fault", "said"), [("down", "Cannot connect to the Docker daemon"), ("killed", "no output")])
-def test_a_docker_that_is_down_or_killed_is_no_sign_of_layers_that_are_gone(pair, fault, said):
+def test_a_stopped_docker_is_not_evidence_of_missing_layers(pair, fault, said):
     pair.target.add_image(OLD, "vllm:v0")
     (pair.target.docker / fault).touch()
     there = {name: data for name, data in blobs_of(NEW).items() if f"sha256:{name}" not in HAVE}
@@ -277,8 +277,8 @@ def test_a_docker_that_is_down_or_killed_is_no_sign_of_layers_that_are_gone(pair
     assert caught.value.kind == "docker"
 
 
-def test_no_other_layer_may_be_absent(pair):
-    """Which Docker says; and nothing has the name."""
+def test_layers_that_were_not_skipped_must_be_present(pair):
+    """Docker reports so; and the name is not assigned."""
     pair.target.add_image(OLD, "vllm:v0")
     with pytest.raises(Failed, match="no such file"):
         pair.load(NEW, {NEW.id[7:]: NEW.text}, have=HAVE)

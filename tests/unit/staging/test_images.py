@@ -1,4 +1,4 @@
-"""Which layers need not travel, by what nodes say of their images; and what is said of it."""
+"""Which layers can be skipped, from what nodes report about their images; and the messages about it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ GB = 10**9
 
 @pytest.fixture
 def image(spark):
-    """An image of the layers A, B and C; its node says nothing of its files."""
+    """An image of the layers A, B and C; its node reports no files."""
     return spark(image={**IMAGE, "layers": [A, B, C], "size_bytes": 30 * GB}).image
 
 
@@ -43,11 +43,11 @@ def blobs(**layers):
         ([{"layers": blobs(a="1"), "docker": STORE}, {"layers": blobs(a="2"), "docker": STORE}], {}),
     ],
 )
-def test_what_all_receivers_have(spark, image, receivers, found):
+def test_layers_that_all_receivers_have(spark, image, receivers, found):
     assert shared(image, [spark(**{"image": None, **each}) for each in receivers]) == found
 
 
-def test_a_layer_that_comes_again_above_another_one_goes_along(spark, image):
+def test_a_layer_repeated_above_a_different_one_is_sent(spark, image):
     twice = image.model_copy(update={"layers": (A, B, A)})
     assert shared(twice, [spark(image=None, layers={"chains": [[A, B]]})]) == {B: ""}
 
@@ -61,6 +61,6 @@ def test_a_layer_that_comes_again_above_another_one_goes_along(spark, image):
         (None, {"layers": {"chains": [[A, B]]}}, 0),
     ],
 )  # fmt: skip
-def test_the_bytes_that_do_not_travel(spark, image, source, receiver, expected):
+def test_bytes_of_skipped_layers(spark, image, source, receiver, expected):
     assert left_out_bytes(image, spark(layers=source), [spark(**{"image": None, **receiver})]) == expected
     assert left_out_bytes(image, spark(layers=source), []) == 0

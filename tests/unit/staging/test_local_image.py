@@ -1,4 +1,4 @@
-"""``stage image --from FILE``: an archive of this machine goes to one node, is loaded there, and goes on to the others."""
+"""``stage image --from FILE``: an archive of this machine is sent to one node, loaded there, and copied to the others."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ OTHER = ImageMade([b"other"])
 
 @pytest.fixture
 def world(world, monkeypatch):
-    """Whose nodes report the image once Docker has it."""
+    """Nodes that report the image when Docker has it."""
 
     def collected(fleet, spec, names):
         for name in names:
@@ -39,7 +39,7 @@ def archive(tmp_path):
 
 
 @pytest.mark.parametrize("form", ["oci", "legacy"])
-def test_an_archive_reaches_all_nodes_and_is_gone_then(world, archive, form):
+def test_an_archive_reaches_all_nodes_and_is_then_removed(world, archive, form):
     archive.write_bytes(tar(getattr(IMAGE, form)([REFERENCE])))
     report = world.stage(what=["image"], given=archive)
     assert {host.images()[REFERENCE] for host in world.nodes.values()} == {IMAGE.id}
@@ -57,8 +57,8 @@ def test_another_image_is_refused_before_a_byte_is_sent(world, archive):
     assert not list(archive.parent.glob("state/*/clusters/atlas/images"))
 
 
-def test_an_archive_that_is_falsified_leaves_no_image(world, archive):
-    """Its manifest says what was asked for, and a layer is another one."""
+def test_a_falsified_archive_leaves_no_image(world, archive):
+    """Its manifest matches the request, but one layer is different."""
     entries = [
         (name, b"evil" if isinstance(name, str) and name.endswith(sha256(b"top")) else data)
         for name, data in IMAGE.oci([REFERENCE])
@@ -77,7 +77,7 @@ def test_an_archive_that_is_falsified_leaves_no_image(world, archive):
         ("evil/vllm-openai:v1", "vllm/vllm-openai:v1", False),
     ],
 )
-def test_the_name_is_compared_as_docker_reads_it(archive, tag, reference, same):
+def test_names_are_compared_as_docker_parses_them(archive, tag, reference, same):
     archive.write_bytes(tar([*OTHER.oci(["x:y"])[:-2], *IMAGE.oci([tag])[2:]]))
     if same:
         assert read(archive, reference).image.id == IMAGE.id
@@ -86,7 +86,7 @@ def test_the_name_is_compared_as_docker_reads_it(archive, tag, reference, same):
             read(archive, reference)
 
 
-def test_a_digest_is_that_of_a_manifest_or_of_an_index_with_it(archive):
+def test_a_digest_matches_a_manifest_or_an_index_with_it(archive):
     manifest = IMAGE.manifest(IMAGE.layers)
     index = json.dumps({"manifests": [{"digest": "sha256:" + "0" * 64}, {"digest": "sha256:" + sha256(manifest)}]})
     entries = [*IMAGE.oci(), (f"blobs/sha256/{sha256(index.encode())}", index.encode())]
@@ -107,7 +107,7 @@ def test_a_digest_is_that_of_a_manifest_or_of_an_index_with_it(archive):
         tar([("manifest.json", json.dumps([{"RepoTags": [REFERENCE], "Config": "c", "Layers": ["l"]}]).encode())]),
     ],
 )
-def test_what_is_no_archive_of_an_image_is_an_error(archive, content):
+def test_an_invalid_archive_is_an_error(archive, content):
     archive.write_bytes(content)
     with pytest.raises(StageError) as caught:
         read(archive, REFERENCE)

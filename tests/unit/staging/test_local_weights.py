@@ -1,4 +1,4 @@
-"""``stage weights --from DIR``: what is on this machine goes to one node, and from there to the others."""
+"""``stage weights --from DIR``: files of this machine are sent to one node, and copied from there to the others."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sparkcluster.errors import StageError
 from sparkcluster.node import models
 from sparkcluster.staging import outside
 from sparkcluster.staging.copy import Failure
-from tests.unit.staging.conftest import Shown, tree, write_model
+from tests.unit.staging.conftest import RecordingReport, tree, write_model
 from tests.unit.staging.test_parts import ROOT
 from tests.unit.staging.world import REVISION
 
@@ -37,12 +37,12 @@ def roots(world):
 
 
 @pytest.mark.parametrize("inside", [".", f"{ROOT}/snapshots/{REVISION}"])
-def test_a_cache_on_this_machine_goes_to_one_node_and_from_there_to_all(world, here, inside):
-    shown = Shown()
+def test_a_cache_on_this_machine_is_sent_to_one_node_and_copied_to_all(world, here, inside):
+    shown = RecordingReport()
     report = world.stage(what=["weights"], given=here / inside, report=shown)
     found = roots(world)
     expected = {name: content for name, content in tree(here / ROOT).items() if "onnx" not in name}
-    if inside.endswith(REVISION):  # a snapshot alone does not say by which name it was asked for; the playbook does
+    if inside.endswith(REVISION):  # a snapshot alone does not name the requested revision; the playbook does
         assert expected["refs/main"] == REVISION.encode()
     assert found == [expected] * 3
     moved = {(each.node, each.source): each.bytes for each in report.copied}
@@ -51,8 +51,8 @@ def test_a_cache_on_this_machine_goes_to_one_node_and_from_there_to_all(world, h
     assert {each.source for each in shown.transfers if each.node == "a"} >= {"controller"}
 
 
-def test_a_plain_directory_is_what_the_commit_of_the_playbook_says(world, here, tmp_path):
-    """Each blob is named by its SHA-256, and the links are those of a cache."""
+def test_a_local_directory_counts_as_the_commit_of_the_playbook(world, here, tmp_path):
+    """Each blob is named by its SHA-256, with the links of a cache."""
     plain = tmp_path / "plain"
     (plain / "sub").mkdir(parents=True)
     for name, content in {"config.json": b"{}", "sub/x.txt": b"x", "model.safetensors": b"w" * 2_000_000}.items():
@@ -70,7 +70,7 @@ def test_a_plain_directory_is_what_the_commit_of_the_playbook_says(world, here, 
         assert there.stat().st_mtime_ns == (plain / "sub/x.txt").stat().st_mtime_ns
 
 
-def test_what_came_from_this_machine_was_staged_on_every_node_and_can_be_pruned(world, here):
+def test_files_sent_from_this_machine_are_recorded_as_staged_on_every_node_and_can_be_pruned(world, here):
     world.stage(what=["weights"], given=here)
     request = {"state_dir": world.lease.state_dir, "cluster": "atlas"}
     for host in world.nodes.values():
@@ -81,7 +81,7 @@ def test_what_came_from_this_machine_was_staged_on_every_node_and_can_be_pruned(
         assert not (host.hf_home / ROOT).exists()
 
 
-def test_a_blob_that_is_not_what_its_name_says_reaches_no_node(world, here):
+def test_a_blob_whose_content_differs_from_its_name_reaches_no_node(world, here):
     blob = max((here / ROOT / "blobs").iterdir(), key=lambda path: path.stat().st_size)
     blob.write_bytes(b"X" * 3_000_000)
     with pytest.raises(StageError, match="a wrong SHA-256"):
@@ -89,7 +89,7 @@ def test_a_blob_that_is_not_what_its_name_says_reaches_no_node(world, here):
     assert not (world.nodes["a"].hf_home / ROOT / "blobs" / blob.name).exists()
 
 
-def test_a_link_out_of_the_directory_is_refused(world, here, tmp_path):
+def test_a_link_that_leads_outside_the_directory_is_refused(world, here, tmp_path):
     secret = tmp_path / "secret"
     secret.write_text("key")
     link = here / ROOT / "snapshots" / REVISION / "tokenizer.json"
@@ -109,7 +109,7 @@ def test_a_link_out_of_the_directory_is_refused(world, here, tmp_path):
 
 @pytest.fixture
 def cut_off(world, hub, tmp_path, monkeypatch):
-    """No node reaches the hub, and this machine does, which has ``hf``."""
+    """No node reaches the hub; this machine does, and has ``hf``."""
     monkeypatch.setattr(
         outside, "run_job", lambda _step, host, *_: Failure(host.name, "no hub", "hub.lan cannot be reached")
     )
@@ -119,8 +119,8 @@ def cut_off(world, hub, tmp_path, monkeypatch):
     return hub
 
 
-def test_where_no_node_reaches_the_hub_this_machine_downloads_and_sends_it(world, cut_off, tmp_path):
-    shown = Shown()
+def test_if_no_node_reaches_the_hub_this_machine_downloads_and_sends_it(world, cut_off, tmp_path):
+    shown = RecordingReport()
     report = world.stage(what=["weights"], report=shown)
     assert [name for name, _ in cut_off.requests] == [QWEN]
     assert shown.notes == [

@@ -25,8 +25,8 @@ STATE = "~/.local/state/sparkcluster"
 OLD, OWN = "Qwen/Old", "Qwen/Own"
 
 
-class Asked(Report):
-    """Answers every question with ``yes``, and keeps it."""
+class AnsweringReport(Report):
+    """Answers every question with ``yes``, and records it."""
 
     def __init__(self, *, yes=True):
         self.yes, self.questions = yes, []
@@ -52,7 +52,7 @@ class Place:
         return self.nodes[name].home / ".local/state/sparkcluster"
 
     def staged(self, model, cluster="atlas", revision=REVISION):
-        """Node b has it as staging leaves it there, which test_local_weights.py does."""
+        """Node b has it as staging leaves it, which test_local_weights.py tests."""
         root = self.root("b", model)
         if not root.exists():
             write_model(self.nodes["b"].hf_home, model)
@@ -62,7 +62,7 @@ class Place:
         record.save(cluster, revision)
 
     def directory(self, path):
-        """A directory of b that staging wrote."""
+        """A directory on b written by staging."""
         root = self.nodes["b"].home / path
         root.mkdir(parents=True)
         (root / "config.json").write_text("{}")
@@ -98,7 +98,7 @@ def rows(place):
     return command.rows(place.found())
 
 
-def test_every_model_is_listed_with_its_size_and_what_was_staged(place):
+def test_every_model_is_listed_with_its_size_and_staged_bytes(place):
     found = place.found().as_json()
     assert [each["name"] for each in found["models"]] == [OLD, OWN]
     old = found["models"][0]["nodes"]
@@ -113,9 +113,9 @@ def test_every_model_is_listed_with_its_size_and_what_was_staged(place):
     ]  # fmt: skip
 
 
-def test_what_was_staged_is_removed_and_nothing_else(place):
+def test_staged_files_are_removed_and_nothing_else(place):
     before = {name: tree(host.hf_home) for name, host in place.nodes.items()}
-    report = Asked()
+    report = AnsweringReport()
     assert place.prune(report, yes=False) == {OLD: {"b": 3_000_005}}
     (question,) = report.questions
     assert question.splitlines() == [
@@ -130,8 +130,8 @@ def test_what_was_staged_is_removed_and_nothing_else(place):
 
 
 @pytest.fixture
-def beside(place):
-    """On b, what came from beside three playbooks: one is loaded, one is in a release, and one was changed since."""
+def files_of_playbooks(place):
+    """On b, files of three playbooks: one is loaded, one is in a release, and one was changed since."""
     files = place.state("b") / "files"
     named = Beside("./parser.py", "a" * 16, "parser.py", ())
     for mark in ("a" * 16, "b" * 16, "c" * 16):
@@ -145,22 +145,22 @@ def beside(place):
     return files
 
 
-def test_what_came_from_beside_playbooks_goes_when_nothing_names_it(place, beside):
+def test_playbook_files_are_removed_when_nothing_uses_them(place, files_of_playbooks):
     found = {each["name"]: each for each in place.found().as_json()["models"]}
     assert found[f"files/{'a' * 16}/parser.py"]["playbook"] == place.spec.playbook.name
     assert found[f"files/{'b' * 16}/parser.py"]["nodes"]["b"]["used_by"] == ["borea"]
     assert place.prune() == {OLD: {"b": 3_000_005}, f"files/{'c' * 16}/parser.py": {"b": 20}}
-    assert sorted(path.name for path in beside.iterdir()) == ["a" * 16, "b" * 16]
+    assert sorted(path.name for path in files_of_playbooks.iterdir()) == ["a" * 16, "b" * 16]
 
 
-def test_without_a_yes_nothing_is_removed(place):
+def test_without_confirmation_nothing_is_removed(place):
     before = tree(place.nodes["b"].hf_home)
     with pytest.raises(UsageError, match="nothing was removed"):
-        place.prune(Asked(yes=False), yes=False)
+        place.prune(AnsweringReport(yes=False), yes=False)
     assert tree(place.nodes["b"].hf_home) == before
 
 
-def test_what_a_user_put_beside_or_changed_stays(place):
+def test_files_that_a_user_added_or_changed_are_kept(place):
     root = place.root("b", OLD)
     changed = (root / "snapshots" / REVISION / "tokenizer.json").resolve()
     changed.write_bytes(b"[1]")
@@ -172,8 +172,8 @@ def test_what_a_user_put_beside_or_changed_stays(place):
     }  # fmt: skip
 
 
-def test_a_blob_that_another_snapshot_links_to_stays(place):
-    """The user downloaded another revision, of which the hub's client found a blob there."""
+def test_a_blob_used_by_another_snapshot_is_kept(place):
+    """The user downloaded another revision; the hub's client reused a blob for it."""
     root = place.root("b", OLD)
     shared = (root / "snapshots" / REVISION / "model.safetensors").readlink()
     (root / "snapshots" / "mine").mkdir()
@@ -182,16 +182,16 @@ def test_a_blob_that_another_snapshot_links_to_stays(place):
     assert (root / "snapshots" / "mine" / "model.safetensors").read_bytes() == b"w" * 3_000_000
 
 
-def test_what_staging_added_to_a_users_snapshot_stays(place):
-    """Files of it were missing: the snapshot is the user's."""
+def test_files_that_staging_added_to_a_users_snapshot_are_kept(place):
+    """Files of it were missing: the snapshot belongs to the user."""
     place.staged(OWN, revision=None)
     before = tree(place.root("b", OWN))
     place.prune()
     assert tree(place.root("b", OWN)) == before
 
 
-def test_what_a_release_of_any_cluster_names_stays(place):
-    """On any node: the record may be gone on this one."""
+def test_files_used_by_a_release_of_any_cluster_are_kept(place):
+    """On any node: the record may be missing on this one."""
     path = place.state("a") / "clusters/borea/releases/000001.json"
     path.parent.mkdir(parents=True)
     path.write_text(json.dumps({"engine": ["vllm", "serve", "x", "--speculative-config", f'{{"model": "{OLD}"}}']}))
@@ -201,7 +201,7 @@ def test_what_a_release_of_any_cluster_names_stays(place):
     assert place.prune() == {OLD: {"b": 3_000_005}}
 
 
-def test_what_a_playbook_names_stays(place):
+def test_files_used_by_a_playbook_are_kept(place):
     model = place.spec.playbook.model.model_copy(update={"id": OLD})
     playbook = place.spec.playbook.model_copy(update={"name": "old", "model": model})
     found = models(place.fleet, place.spec, [dataclasses.replace(place.spec, playbook=playbook)])
@@ -209,7 +209,7 @@ def test_what_a_playbook_names_stays(place):
     assert prunable(found, ["atlas"])[1] == {OLD: "playbook old"}
 
 
-def test_what_a_release_names_by_a_link_stays(place):
+def test_files_used_by_a_release_through_a_link_are_kept(place):
     root = place.directory("nvme/models/m")
     linked = place.nodes["b"].home / "models/m"
     linked.parent.symlink_to(root.parent)
@@ -220,7 +220,7 @@ def test_what_a_release_names_by_a_link_stays(place):
     assert list(place.prune().values()) == [{"b": 2}]
 
 
-def test_what_a_release_names_stays_whatever_its_name(place):
+def test_files_used_by_a_release_are_kept_whatever_their_name(place):
     roots = [place.directory(f"{name}/m") for name in ("Modèles", 'a "b"', "it's", "two words", "a,b=c", "back\\slash")]
     argv = []
     for at, root in enumerate(roots):
@@ -236,20 +236,20 @@ def test_what_a_release_names_stays_whatever_its_name(place):
 
 
 @pytest.mark.parametrize("text", ["", '{"plan": {"model": "Qw', "\xff"])
-def test_nothing_goes_where_a_record_cannot_be_read(place, text):
+def test_nothing_is_removed_if_a_record_is_unreadable(place, text):
     place.directory("m")
     place.release(text)
     assert place.prune() == {}
 
 
-def test_what_another_cluster_staged_as_well_stays(place):
+def test_files_also_staged_by_another_cluster_are_kept(place):
     place.staged(OLD, "borea")
     assert place.prune() == {}
     assert prunable(place.found(), ["atlas"])[1] == {OLD: "cluster borea"}
 
 
 def test_nothing_is_removed_while_another_operator_starts_the_cluster(place):
-    """What his up has staged is named by nothing until its ranks start, and his lease of staging is over by then."""
+    """Until its ranks start, nothing refers to the files that up staged, and the staging lease is already released."""
     before = {name: tree(host.hf_home) for name, host in place.nodes.items()}
     with Lease(place.fleet, SimpleNamespace(cluster="atlas", state_dir=STATE), "up").acquire(["a", "b"]):
         with pytest.raises(LeaseHeld, match="up"):
@@ -264,8 +264,8 @@ def test_nothing_is_removed_while_a_node_does_not_answer(place):
         prune(place.fleet, place.spec, lambda: silent, Report(), yes=True)
 
 
-def test_a_link_that_leads_out_is_not_followed(place):
-    """A container that downloads models can put one in the place of a folder."""
+def test_a_link_that_leads_outside_is_not_followed(place):
+    """A container that downloads models can replace a folder by one."""
     root, outside = place.root("b", OLD), place.nodes["b"].home / "outside"
     (root / "blobs").rename(outside)
     (root / "blobs").symlink_to(outside)
@@ -274,8 +274,8 @@ def test_a_link_that_leads_out_is_not_followed(place):
     assert tree(outside) == before
 
 
-def test_a_record_of_another_place_removes_nothing(place):
-    """A record says of itself which directory it is about."""
+def test_a_record_of_another_directory_removes_nothing(place):
+    """A record states its directory."""
     (record,) = (place.state("b") / "models").glob("*.jsonl")
     own = place.root("b", OWN)
     text = record.read_text().replace(str(place.root("b", OLD)), str(own))
@@ -286,8 +286,8 @@ def test_a_record_of_another_place_removes_nothing(place):
     assert Record(str(place.state("b")), str(own)).files == {}
 
 
-def test_what_a_node_says_is_one_line_of_the_question(place):
-    """Else it could ask another question there."""
+def test_text_from_a_node_is_one_line_of_the_question(place):
+    """Otherwise it could ask another question there."""
     found = place.found()
     said = {
         "repository": "Qwen/Old\x1b[2J\n\nremove nothing?\u202e",
@@ -295,7 +295,7 @@ def test_what_a_node_says_is_one_line_of_the_question(place):
         "bytes": 5,
         "staged_bytes": 5,
     }
-    report = Asked()
+    report = AnsweringReport()
     told = Found({"b": (Model(**said),)}, {}, found.named)
     prune(place.fleet, place.spec, lambda: told, report, yes=False)
     assert [line.isprintable() for line in report.questions[0].split("\n")] == [True, True]

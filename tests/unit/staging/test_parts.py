@@ -1,4 +1,4 @@
-"""Weights that no node has whole, and several in part: only what none has is downloaded."""
+"""Weights that no node has completely and several have in part: only missing files are downloaded."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ROOT = "hub/models--Qwen--Qwen3-8B"
 
 
 def part(world, name, *gone, truncated=()):
-    """A node has the model without some files; ``truncated`` ones are cut, as its facts say."""
+    """A node has the model without some files; ``truncated`` ones are incomplete, as its facts say."""
     host = world.nodes[name]
     sizes = write_model(host.hf_home)
     snapshot = host.hf_home / ROOT / "snapshots" / REVISION
@@ -33,7 +33,7 @@ def part(world, name, *gone, truncated=()):
     world.changes[name]["weights"] |= {"path": str(snapshot), "missing": list(gone), "truncated": list(truncated)}
 
 
-def test_what_two_nodes_have_in_part_reaches_all_without_a_download(world, really, hub):
+def test_files_that_two_nodes_have_in_part_reach_all_without_a_download(world, really, hub):
     part(world, "b", "model.safetensors")
     part(world, "c", "config.json", "sub/empty.txt")
     report = world.stage(what=["weights"])
@@ -46,7 +46,7 @@ def test_what_two_nodes_have_in_part_reaches_all_without_a_download(world, reall
     assert hub.requests == []
 
 
-def test_only_what_no_node_has_is_downloaded_by_a_node_that_has_the_rest(world, really, monkeypatch):
+def test_only_files_that_no_node_has_are_downloaded_by_a_node_with_the_rest(world, really, monkeypatch):
     part(world, "b", "model.safetensors", "config.json")
     part(world, "c", "config.json", "sub/empty.txt")
     downloads = []
@@ -68,8 +68,8 @@ def test_only_what_no_node_has_is_downloaded_by_a_node_that_has_the_rest(world, 
     assert files[0] == files[1] == files[2]
 
 
-def test_a_copy_that_is_cut_is_not_one(world, really, hub):
-    """It has another node's whole file in its place."""
+def test_a_truncated_copy_does_not_count(world, really, hub):
+    """It has another node's complete file in its place."""
     part(world, "a", truncated=["model.safetensors"])
     part(world, "b", "config.json")
     world.stage(what=["weights"])
@@ -85,8 +85,8 @@ def listed(name, content, **more):
 FACTS = {"a": Weights(path="/w"), "b": Weights(path="/b w", truncated=("y",))}
 
 
-def test_in_a_directory_a_file_that_differs_stops_it():
-    """Of a user's own directory nothing tells which file is right."""
+def test_different_files_in_a_plain_directory_are_an_error():
+    """For a user's directory no hash says which file is correct."""
     lists = {"a": {"x": listed("x", "0a")}, "b": {"x": listed("x", "0b"), "z": listed("z", "0c")}}
     with pytest.raises(StageError, match="no copy of x is known to be correct: ") as caught:
         union(lists, "m", FACTS)
@@ -98,11 +98,11 @@ def test_in_a_directory_a_file_that_differs_stops_it():
 @pytest.mark.parametrize(
     "copy",
     [
-        listed("y", "0a"),  # cut, as the node's facts say
-        listed("x", "0a", blob="0b" * 32),  # its content is not what its name says
+        listed("y", "0a"),  # truncated, according to the node's facts
+        listed("x", "0a", blob="0b" * 32),  # its content does not match its name
         listed("x", "0a", blob="0b" * 20, git="0c" * 20),
         ListedFile(name="x", size=3, mtime=1, blob="0b" * 20),  # too large to be read for its hash
     ],
 )
-def test_a_copy_counts_only_if_it_is_whole_and_what_its_name_says(copy):
+def test_a_copy_counts_only_if_it_is_complete_and_matches_the_hash_in_its_name(copy):
     assert union({"a": {}, "b": {copy.name: copy}}, "m", FACTS) == []

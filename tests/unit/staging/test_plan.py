@@ -1,4 +1,4 @@
-"""Who lacks what, and who has it: pure."""
+"""Which nodes lack an artifact, and which have it: as a function."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ WHOLE = {
 
 @pytest.fixture
 def three(spark, cluster):
-    """Facts of three nodes on one switch, changed by name of node, and the spec."""
+    """Facts of three nodes on one switch, changed by node name, and the spec."""
 
     def make(changes=None, **more):
         changes = changes or {}
@@ -45,7 +45,7 @@ def three(spark, cluster):
     return make
 
 
-def test_what_each_node_lacks_is_listed(three):
+def test_missing_files_are_listed_per_node(three):
     cut = {**WHOLE, "missing": ["x.safetensors", "y"], "truncated": ["m.safetensors"]}
     staging = find_missing(*three({"b": {"weights": WHOLE}, "c": {"weights": cut}}), "weights")
     assert staging.sources == ("b",)
@@ -54,7 +54,7 @@ def test_what_each_node_lacks_is_listed(three):
     assert staging.size_bytes == 5_000_000_010
 
 
-def test_a_revision_other_than_the_heads_is_missing(three):
+def test_a_revision_that_differs_from_the_heads_is_missing(three):
     other = {**WHOLE, "revision": "r2"}
     staging = find_missing(
         *three({"a": {"weights": WHOLE}, "b": {"weights": other}, "c": {"weights": WHOLE}}), "weights"
@@ -63,7 +63,7 @@ def test_a_revision_other_than_the_heads_is_missing(three):
     assert staging.missing == (("b", "revision r2 instead of r1"),)
 
 
-def test_of_a_pinned_commit_only_that_one_is_a_source(three):
+def test_with_a_pinned_commit_only_copies_of_it_are_sources(three):
     pinned, other = ({**WHOLE, "revision": letter * 40} for letter in "ab")
     facts, topology, spec = three({"a": {"weights": other}, "b": {"weights": pinned}, "c": {}})
     model = spec.playbook.model.model_copy(update={"revision": "a" * 40})
@@ -81,7 +81,7 @@ CONTAINERD = {
 }
 
 
-def test_another_image_under_the_same_name_is_missing_and_another_id_in_containerds_store_is_not(three):
+def test_a_different_image_with_the_same_name_is_missing_but_not_a_different_id_in_containerds_store(three):
     world = three(
         {
             "a": {"image": IMAGE},
@@ -114,14 +114,12 @@ BUILDS = [Image.model_validate(each).build for each in (ONE, TWO)]
         (DIGEST, False, "", [ONE, None, ONE], "ac"),
         ("i", False, BUILDS[1], [None, ONE, TWO], "c"),
         ("i", False, BUILDS[1], [ONE, TWO, TWO], "a"),
-        # who says the ID of another image has not that image
+        # a node that reports another image's ID does not have the image
         ("i", True, BUILDS[1], [{**ONE, "id": TWO["id"]}, TWO, None], "b"),
     ],
 )
-def test_who_has_another_image_than_the_expected_one_lacks_it_and_is_no_source(
-    three, reference, kept, image_is, have, sources
-):
-    """Of a release the recorded one; of a digest what has it, or was staged by it; of a tag that of the head, if any."""
+def test_a_node_with_an_unexpected_image_lacks_it_and_is_no_source(three, reference, kept, image_is, have, sources):
+    """For a release the recorded image; for a digest nodes with it or staged by it; for a tag the head's, if any."""
     facts, topology, spec = three({name: {"image": each} for name, each in zip(HOSTS, have, strict=True)})
     playbook = spec.playbook.model_copy(update={"image": reference})
     kept_image = "sparkcluster/atlas:000007" if kept else None
@@ -136,13 +134,13 @@ def test_who_has_another_image_than_the_expected_one_lacks_it_and_is_no_source(
     assert [name for name, lacks in staging.missing if lacks == "has another image with this name"] == others
 
 
-def test_the_head_downloads_first_what_no_node_has(three):
+def test_the_head_first_downloads_files_that_no_node_has(three):
     staging = find_missing(*three({name: {"image": None} for name in HOSTS}), "image")
     assert (staging.sources, staging.download) == ((), ("a", "b", "c"))
     assert find_missing(*three(), "weights").download == ("a", "b", "c")
 
 
-def test_a_directory_that_no_node_has_is_an_error_with_the_command(three):
+def test_a_directory_that_no_node_has_is_an_error_with_the_command_to_type(three):
     facts, topology, spec = three(playbook={"model": {"path": "/models/a b"}})
     transfers = Transfers(Fleet({}), facts, topology, dict, print)
     with pytest.raises(StageError, match="the weights of /models/a b are not on any node") as caught:
@@ -151,8 +149,8 @@ def test_a_directory_that_no_node_has_is_an_error_with_the_command(three):
     assert caught.value.hint == "copy them: rsync -a DIRECTORY/ 'nvidia@spark-a:/models/a b/'"
 
 
-def test_what_nodes_said_is_quoted_in_hints(three):
-    """They are pasted into a shell: the words that a node chose stay one word each."""
+def test_values_from_nodes_are_quoted_in_hints(three):
+    """They are pasted into a shell: values chosen by a node stay one word each."""
     hostile = "x; touch /tmp/pwned `id` $(id)"
     small = [{"purpose": "hf_home", "path": f"/{hostile}", "total_bytes": 10, "free_bytes": 4}]
     facts, topology, spec = three({"a": {"weights": WHOLE}, "b": {"disks": small}})
@@ -183,8 +181,8 @@ def test_all_disks_that_are_too_small_are_reported(three):
 
 
 @pytest.mark.parametrize(("containerd", "needed"), [(False, "40.0"), (True, "80.0")])
-def test_room_for_an_image_depends_on_the_store_it_comes_from(three, containerd, needed):
-    """containerd's reports the size of compressed layers."""
+def test_the_free_space_for_an_image_depends_on_the_store_of_its_source(three, containerd, needed):
+    """containerd's store reports the size of compressed layers."""
     small = [{"purpose": "docker", "path": "/d", "total_bytes": 10, "free_bytes": 39 * 10**9}]
     facts, topology, spec = three({"b": {"disks": small, "image": None}})
     engine = facts["a"].docker.model_copy(update={"containerd_store": containerd})
@@ -204,7 +202,7 @@ def test_room_for_an_image_depends_on_the_store_it_comes_from(three, containerd,
         (False, 22, 19, False),
     ],
 )
-def test_a_node_that_sends_an_image_takes_room_for_the_archive_and_the_files(three, containerd, state, docker, fits):
+def test_a_node_that_sends_an_image_needs_space_for_the_archive_and_the_files(three, containerd, state, docker, fits):
     sizes = {"state": state, "docker": docker}
     disks = [
         {"purpose": name, "path": f"/{name}", "total_bytes": 100, "free_bytes": free * 10**9}
@@ -233,5 +231,5 @@ PIN, OTHER = "vllm/vllm-openai@sha256:" + "a" * 64, "registry.internal/private/x
         (PIN, PIN.replace("a" * 64, "b" * 64), None),
     ],
 )
-def test_a_node_does_not_decide_from_which_repository_another_one_pulls(image, digest, pulled):
+def test_a_node_cannot_choose_the_repository_from_which_another_pulls(image, digest, pulled):
     assert digest_to_pull(image, digest) == pulled

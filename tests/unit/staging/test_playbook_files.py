@@ -1,4 +1,4 @@
-"""What a playbook mounts from its own directory reaches every node, and counts once it is whole."""
+"""Files that a playbook mounts from its directory reach every node, and count when complete."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from sparkcluster.staging.transfers import Transfers
 
 @pytest.fixture
 def world(node, spark, cluster, lease, tmp_path):
-    """Two nodes with state of their own below that of the lease, and a spec with a plugin beside its playbook."""
+    """Two nodes with separate state below the lease's, and a spec with a plugin next to its playbook."""
     (tmp_path / "plugin").mkdir()
     (tmp_path / "plugin/a.py").write_text("a")
     (tmp_path / "plugin/b.py").write_text("b" * 100_000)
@@ -38,13 +38,13 @@ def stage(world, lease):
     return spec.beside[staging.name], run.copied
 
 
-def test_it_reaches_every_node_and_is_not_sent_again(world, lease, tmp_path):
+def test_playbook_files_reach_every_node_and_are_not_resent(world, lease, tmp_path):
     found, copied = stage(world, lease)
     place = tmp_path / "state/files" / found.mark / "plugin"
     assert {path.name: path.read_text() for path in place.iterdir()} == {"a.py": "a", "b.py": "b" * 100_000}
     assert [(each.what, each.node, each.source, each.bytes) for each in copied] == [
         ("files", "a", "controller", 100_001),
-        ("files", "b", "controller", 0),  # the test's nodes have one directory
+        ("files", "b", "controller", 0),  # the test's nodes share a directory
     ]
     assert storage.files(Machine(), lease.state_dir) == [found.mark]
     _, facts, spec = world
@@ -52,7 +52,7 @@ def test_it_reaches_every_node_and_is_not_sent_again(world, lease, tmp_path):
     assert list(small_files.find_missing(spec, facts)) == []
 
 
-def test_half_of_it_does_not_count(world, lease, tmp_path):
+def test_an_incomplete_transfer_is_not_recorded(world, lease, tmp_path):
     (tmp_path / "plugin/b.py").unlink()
     with pytest.raises(StageError, match=r"b\.py cannot be read"):
         stage(world, lease)

@@ -1,4 +1,4 @@
-"""Pulls by the engine's API, in a process that outlives the operator's connection. The engine is a server here."""
+"""Pulls by the Docker engine's API, in a process that outlives the operator's connection. A server imitates the engine."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sparkcluster.staging import outside
 from sparkcluster.staging.copy import Done, Failure, Step
 from sparkcluster.staging.outside import run_job
 from tests.unit.docker_engine import DONE, layer
-from tests.unit.staging.conftest import Breaking
+from tests.unit.staging.conftest import BreakingStream
 
 MB = 1_000_000
 
@@ -46,7 +46,7 @@ def pulled(node, lease):
 
 
 def slow(pieces: int, pause_s: float = 0.3) -> list:
-    """One layer of ``pieces`` MB, which come slowly."""
+    """One layer of ``pieces`` MB that arrives slowly."""
     parts = [[layer("a1", "Downloading", number * MB, pieces * MB), pause_s] for number in range(1, pieces + 1)]
     return [
         layer("a1", "Pulling fs layer"),
@@ -55,7 +55,7 @@ def slow(pieces: int, pause_s: float = 0.3) -> list:
     ]
 
 
-def test_a_pull_without_a_byte_is_ended(pulled, monkeypatch):
+def test_a_pull_without_progress_times_out(pulled, monkeypatch):
     monkeypatch.setattr("sparkcluster.staging.copy._STUCK_S", 2)
     pulled.engine.scripts = [
         [layer("a1", "Downloading", MB, 7 * MB), 1.0, layer("a1", "Downloading", MB, 7 * MB), 30.0]
@@ -88,10 +88,10 @@ def test_ctrl_c_ends_the_pull_on_the_node(pulled):
     assert pulled.engine.left.wait(60)
 
 
-def test_a_connection_that_breaks_ends_the_command_and_not_the_pull(pulled, monkeypatch):
+def test_a_broken_connection_ends_the_command_and_not_the_pull(pulled, monkeypatch):
     done = threading.Event()
     pulled.engine.scripts = [[*slow(5, 0.1), done, *DONE]]
-    monkeypatch.setattr(outside, "stream", lambda *each: Breaking(stream(*each), "a"))
+    monkeypatch.setattr(outside, "stream", lambda *each: BreakingStream(stream(*each), "a"))
     with pytest.raises(StageError, match="stage image on a: connection to a broke") as caught:
         pulled()
     assert caught.value.hint == "the pull continues on a: retry to follow it"
@@ -100,8 +100,8 @@ def test_a_connection_that_breaks_ends_the_command_and_not_the_pull(pulled, monk
     assert len(pulled.engine.pulls) == 1
 
 
-def test_the_engines_error_is_final(pulled):
-    """It has tried each layer five times by then."""
+def test_an_error_of_the_docker_engine_is_not_retried(pulled):
+    """By then it has tried each layer five times."""
     pulled.engine.scripts = [
         [{"error": "read tcp: connection reset", "errorDetail": {"message": "read tcp: connection reset"}}]
     ]
@@ -109,12 +109,12 @@ def test_the_engines_error_is_final(pulled):
     assert len(pulled.engine.pulls) == 1
 
 
-def test_an_engine_that_ends_is_not_taken_for_success(pulled):
+def test_an_engine_that_exits_is_not_treated_as_success(pulled):
     pulled.engine.scripts = [[layer("a1", "Pulling fs layer")]]
     assert pulled() == Failure("a", "docker", "Docker ended the pull without a result")
 
 
-def test_the_users_login_is_sent_to_the_registry_and_written_nowhere(pulled):
+def test_the_users_login_is_sent_to_the_registry_and_never_stored(pulled):
     folder = pulled.host.home / ".docker"
     folder.mkdir()
     pulled.request["reference"] = "nvcr.io/nvidia/vllm:25.10"
@@ -130,7 +130,7 @@ def test_the_users_login_is_sent_to_the_registry_and_written_nowhere(pulled):
     assert "secret" not in file.read_text()
 
 
-def test_an_epoch_that_is_over_starts_no_pull(pulled):
+def test_an_expired_epoch_starts_no_pull(pulled):
     pulled.step = Step("stage image", lambda _: pulled.lease.document(epoch=6), lambda: False)
     with pytest.raises(LeaseLost, match="epoch 6 is over"):
         pulled()

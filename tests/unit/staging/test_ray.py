@@ -1,4 +1,4 @@
-"""Bringing Ray to nodes: once from here, then from node to node, and whole or not at all."""
+"""Copying Ray to nodes: once from this machine, then from node to node, completely or not at all."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def archive(place: Path, content: bytes) -> Archive:
 
 
 class World:
-    """Nodes a, b, c on this machine, each with a state directory of its own and one lease for all."""
+    """Nodes a, b, c on this machine, each with a separate state directory, and one lease for all."""
 
     def __init__(self, nodes, spark, cluster, lease) -> None:
         self.nodes = {host.name: host for host in nodes}

@@ -1,4 +1,4 @@
-"""Fetching Ray for an image's Python, and how it is packed."""
+"""Fetching Ray for an image's Python, and packing it."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def ignored(_text: str) -> None: ...
 
 
 def fetch(argv, **_options) -> subprocess.CompletedProcess:
-    """What pip would leave in the directory that it is told."""
+    """The files that pip would leave in its target directory."""
     place = Path(argv[argv.index("--target") + 1])
     distribution(place, "ray", {"ray/__init__.py": "", "ray/core/raylet": "binary"})
     (place / "ray/core/raylet").chmod(0o755)
@@ -58,7 +58,7 @@ def names(archive: Path) -> dict[str, tarfile.TarInfo]:
         return {member.name.removeprefix("./"): member for member in packed}
 
 
-def test_ray_is_separate_from_its_dependencies_and_programs_are_executable(monkeypatch):
+def test_ray_is_separate_from_its_dependencies_and_its_programs_are_executable(monkeypatch):
     monkeypatch.setattr(subprocess, "run", fetch)
     parcel = ray_archive.get_archive(SPARK, ignored)
     found = names(parcel.path)
@@ -79,7 +79,7 @@ def test_ray_is_separate_from_its_dependencies_and_programs_are_executable(monke
 
 
 @pytest.mark.parametrize("change", [None, "content", "pins"])
-def test_an_archive_that_is_not_what_was_packed_is_fetched_again(cache, monkeypatch, tmp_path, change):
+def test_an_archive_that_differs_from_the_packed_one_is_refetched(cache, monkeypatch, tmp_path, change):
     monkeypatch.setattr(subprocess, "run", fetch)
     first = ray_archive.get_archive(SPARK, ignored)
     if change == "content":
@@ -103,7 +103,7 @@ def test_an_archive_that_is_not_what_was_packed_is_fetched_again(cache, monkeypa
     assert list((cache / "ray").iterdir()) == [found.path]
 
 
-def test_everything_that_is_fetched_is_pinned_by_hash():
+def test_all_downloads_are_pinned_by_hash():
     lines = ray_archive.PINS.read_text().splitlines()
     assert f"ray=={BROUGHT_RAY} \\" in lines
     for line in lines:
@@ -111,10 +111,10 @@ def test_everything_that_is_fetched_is_pinned_by_hash():
 
 
 @pytest.mark.parametrize("tool", ["uv", "pip"])
-def test_a_package_with_another_content_than_the_pinned_one_is_refused(tool, monkeypatch, tmp_path, cache):
-    """The index, a mirror or a proxy serves a wheel of the same name and version with other code in it.
+def test_a_package_that_differs_from_the_pinned_hash_is_refused(tool, monkeypatch, tmp_path, cache):
+    """The index, a mirror or a proxy serves a wheel of the same name and version with other code.
 
-    Nor is one fetched that a package asks for without being pinned.
+    An unpinned dependency of a package is not fetched either.
     """
     if tool == "uv":
         monkeypatch.setattr(ray_archive.shutil, "which", lambda *_, **__: find_uv_bin())
@@ -137,7 +137,7 @@ def test_a_package_with_another_content_than_the_pinned_one_is_refused(tool, mon
 
 
 def wheel(folder: Path, name: str, version: str, code: str, needs: str = "") -> str:
-    """Put a wheel into ``folder``; the line that pins it."""
+    """Put a wheel into ``folder``; returns the line that pins it."""
     info = f"{name}-{version}.dist-info"
     files = {
         f"{name}/__init__.py": code,
@@ -170,7 +170,7 @@ def test_a_failed_fetch_leaves_nothing_and_reports_the_cause(cache, monkeypatch)
     assert list(cache.glob("ray/*")) == []
 
 
-def test_pip_gets_the_images_python_and_platforms():
+def test_pip_gets_the_python_and_platforms_of_the_image():
     argv = ray_archive.fetch_command(SPARK, Path("/t"))
     assert argv[:4] == [sys.executable, "-m", "pip", "install"]
     assert {"--require-hashes", "--no-deps", str(ray_archive.PINS), "--python-version=3.12", "--abi=cp312"} < {*argv}
@@ -179,8 +179,8 @@ def test_pip_gets_the_images_python_and_platforms():
     assert platforms[-2:] == ["--platform=manylinux_2_17_aarch64", "--platform=manylinux2014_aarch64"]
 
 
-def test_the_launcher_adds_only_the_dependencies_that_the_image_lacks(tmp_path):
-    """pytest is here and stays the engine's own; msgpack-of-ours is not, and is shown."""
+def test_the_launcher_adds_only_dependencies_that_the_image_lacks(tmp_path):
+    """pytest is installed and the engine's version stays; msgpack-of-ours is not, and is shown."""
     from sparkcluster.node.prepare import missing_needs, show_needs
 
     for name in ("pytest", "msgpackofours"):

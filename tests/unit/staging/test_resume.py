@@ -1,4 +1,4 @@
-"""Killed in the midst of a copy, each of the programs that take part in it: the next run moves only the rest."""
+"""Each program of a copy is killed during it: the next run copies only the rest."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ POINTS = (5, 45, 95)
 
 
 def cases(*victims):
-    """Every victim at every point; in the middle in the plain run."""
+    """Every victim at every point; by default only in the middle."""
     return [
         pytest.param(point, victim, marks=() if point == 45 else pytest.mark.full)
         for point in POINTS
@@ -32,12 +32,12 @@ def cases(*victims):
 
 
 def there(worker):
-    """Bytes that are on a node, whole or in part."""
+    """Bytes on a node, complete or partial."""
     return sum(path.stat().st_size for path in worker.root.rglob("*") if path.is_file())
 
 
 def under_way(workers, point):
-    """A source, a receiver that has ``point`` percent of its files, and these."""
+    """A source, a receiver that has ``point`` percent of its files, and these files."""
     a, b = workers("a", "b")
     files = written(a.root, SIZES)
     a.begin(files, limit_bytes_s=RATE)
@@ -48,7 +48,7 @@ def under_way(workers, point):
 
 
 @pytest.mark.parametrize(("point", "victim"), cases("receiver", "source"))
-def test_files_of_a_worker_that_was_killed(workers, point, victim):
+def test_files_of_a_killed_worker(workers, point, victim):
     a, b, files = under_way(workers, point)
     (b if victim == "receiver" else a).kill()
     if victim == "source":
@@ -67,7 +67,7 @@ def test_files_of_a_worker_that_was_killed(workers, point, victim):
 
 
 @pytest.mark.parametrize("point", [pytest.param(each, marks=() if each == 45 else pytest.mark.full) for each in POINTS])
-def test_files_of_an_operator_that_was_killed(workers, point):
+def test_files_of_a_killed_operator(workers, point):
     a, b, files = under_way(workers, point)
     before = b.pid
     for each in (a, b):
@@ -80,7 +80,7 @@ def test_files_of_an_operator_that_was_killed(workers, point):
     assert content(b.root) == content(a.root)
 
 
-def test_a_list_of_files_that_was_cut_off_begins_nothing(tmp_path):
+def test_a_truncated_list_of_files_starts_nothing(tmp_path):
     """A copy of a part of a model would look complete."""
     lines = files_lines(written(tmp_path, {"one.bin": 5, "two.bin": 7})).splitlines(keepends=True)
     listed, _ = file_list.read(lines, 2)
@@ -96,7 +96,7 @@ def world(tmp_path):
 
 
 @pytest.mark.parametrize("point", [pytest.param(each, marks=() if each == 45 else pytest.mark.full) for each in POINTS])
-def test_a_file_of_this_machine_whose_operator_was_killed(world, point):
+def test_a_file_of_this_machine_after_its_operator_was_killed(world, point):
     first = world.operator()
     eventually(lambda: world.written() >= len(CONTENT) * point / 100)
     first.kill()
@@ -109,8 +109,8 @@ def test_a_file_of_this_machine_whose_operator_was_killed(world, point):
     assert world.whole().read_bytes() == CONTENT
 
 
-def test_a_worker_that_brings_another_list_of_files_is_ended(workers):
-    """The model of the source changed since the operator was killed."""
+def test_a_worker_with_a_different_list_of_files_is_ended(workers):
+    """The source's model changed since the operator was killed."""
     a, b = workers(*"ab")
     files = written(a.root, {"one.bin": 5 * MB, "config.json": 300})
     a.begin(files, limit_bytes_s=MB)

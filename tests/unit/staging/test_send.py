@@ -1,4 +1,4 @@
-"""A file of this machine on a node: real programs on both sides, and operators that are stopped, killed and replaced."""
+"""Sending a file of this machine to a node: real programs on both sides, and operators that are paused, killed and replaced."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.unit.staging.workers import eventually
 CONTENT = os.urandom(1 << 20) * 24
 SHA256 = hashlib.sha256(CONTENT).hexdigest()
 
-# An operator who takes the lease, and whose disk is slow: 24 MB in five seconds.
+# An operator who takes the lease, with a slow disk: 24 MB in five seconds.
 OPERATOR = """
 import sys, time
 from pathlib import Path
@@ -69,7 +69,7 @@ with Lease(fleet, inventory, "stage", "staging").acquire(["a"]) as lease:
 
 
 class World:
-    """This machine as node ``a``, and a file of it to send there."""
+    """This machine as node ``a``, and a file to send there."""
 
     def __init__(self, place: Path) -> None:
         self.state, self.root, self.source = place / "state", place / "archives", place / "ray.tar.gz"
@@ -99,7 +99,7 @@ class World:
         return Step("stage ray", lease.changer.lease, lambda: False)
 
     def written(self) -> int:
-        """Bytes of what is not whole yet."""
+        """Bytes of partial files."""
         return sum(file.stat().st_size for file in self.root.glob(".*.partial"))
 
     def whole(self) -> Path:
@@ -112,7 +112,7 @@ def world(tmp_path):
         yield made
 
 
-def test_a_file_arrives_whole_and_once(world):
+def test_a_file_arrives_complete_and_once(world):
     with world.lease().acquire(["a"]) as lease:
         seen = []
         step = world.step(lease)
@@ -127,7 +127,7 @@ def test_a_file_arrives_whole_and_once(world):
 
 
 @pytest.mark.full  # the lease lapses in real time
-def test_an_operator_whose_lease_another_took_while_he_was_stopped_writes_nothing_more(world):
+def test_a_paused_operator_that_lost_the_lease_writes_nothing_more(world):
     first = world.operator()
     eventually(lambda: world.written() > 4 << 20)
     first.send_signal(signal.SIGSTOP)
@@ -141,7 +141,7 @@ def test_an_operator_whose_lease_another_took_while_he_was_stopped_writes_nothin
         assert not world.whole().exists()
 
 
-def test_a_file_with_another_hash_is_no_file(world):
+def test_a_file_with_a_different_hash_is_discarded(world):
     with world.lease().acquire(["a"]) as lease, pytest.raises(StageError, match="a wrong SHA-256") as caught:
         send(world.step(lease), world.fleet["a"], world.source, {**world.request, "sha256": "0" * 64})
     assert caught.value.node == "a"
@@ -149,7 +149,7 @@ def test_a_file_with_another_hash_is_no_file(world):
     assert world.written() == 0
 
 
-def test_a_path_does_not_leave_its_directory(world, tmp_path):
+def test_a_path_outside_its_directory_is_refused(world, tmp_path):
     with world.lease().acquire(["a"]) as lease, pytest.raises(StageError, match="not below"):
         send(world.step(lease), world.fleet["a"], world.source, {**world.request, "path": "../x"})
     assert not (tmp_path / "x").exists()

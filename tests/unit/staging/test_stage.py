@@ -1,4 +1,4 @@
-"""Staging a whole cluster: one download at most, then from node to node."""
+"""Staging for a complete cluster: at most one download, then from node to node."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.unit.staging.archives import ImageMade, tar
 from tests.unit.staging.world import IMAGE, REFERENCE
 
 
-def test_all_nodes_end_with_what_one_had(world, model):
+def test_all_nodes_end_with_the_files_of_one(world, model):
     write, tree, revision = model
     sizes = write(world.nodes["b"].hf_home)
     world.has_weights("b", sizes, revision)
@@ -39,8 +39,8 @@ def test_all_nodes_end_with_what_one_had(world, model):
     assert json.dumps(report.as_json())
 
 
-def test_every_sender_is_held_to_what_the_first_node_said_of_the_image(world):
-    """Which has it without its layers; the second one says that it has the same."""
+def test_every_sender_must_match_the_first_nodes_description_of_the_image(world):
+    """The first has it without its layers; the second claims to have the same."""
     evil = dataclasses.replace(IMAGE, config={**IMAGE.config, "Entrypoint": ["/bin/sh"]})
     for name in "ab":
         world.has_image(name)
@@ -53,7 +53,7 @@ def test_every_sender_is_held_to_what_the_first_node_said_of_the_image(world):
     assert world.nodes["c"].images() == {}
 
 
-def test_each_node_that_fails_is_reported(world, model, capsys):
+def test_each_failing_node_is_reported(world, model, capsys):
     """Both nodes and both causes, with a hint each, for people and for programs."""
     write, _, revision = model
     world.has_weights("a", write(world.nodes["a"].hf_home), revision)
@@ -73,7 +73,7 @@ def test_each_node_that_fails_is_reported(world, model, capsys):
     ]  # fmt: skip
 
 
-def test_a_registry_that_requires_a_login_is_an_error_with_the_command(world):
+def test_a_registry_that_requires_a_login_is_an_error_with_the_command_to_type(world):
     world.nodes["a"].engine.refusal = 404, "pull access denied for x, repository does not exist or may require login"
     with pytest.raises(RegistryAuth, match="requires a login on a: pull access denied") as caught:
         world.stage(what=["image"])
@@ -92,7 +92,7 @@ def updated(world):
         world.changes[name]["layers"] = {"chains": [IMAGE.diffs]}
 
 
-def test_a_node_gets_the_layers_that_it_lacks_and_it_is_said_before(world):
+def test_a_node_gets_only_missing_layers_and_that_is_reported_first(world):
     updated(world)
     report = world.stage(what=["image"])
     assert {each.node: each.bytes < 30_000 for each in report.copied} == {"b": True, "c": True}
@@ -102,8 +102,8 @@ def test_a_node_gets_the_layers_that_it_lacks_and_it_is_said_before(world):
     assert not [*world.nodes["a"].home.parent.glob("state/*/clusters/atlas/images")]
 
 
-def test_where_no_file_is_left_out_it_is_said_that_the_whole_image_goes(world):
-    """Receivers have a layer of it, which they store compressed and the source does not."""
+def test_if_no_layer_can_be_skipped_a_copy_of_the_complete_image_is_reported(world):
+    """Receivers have one of its layers, but store it compressed, unlike the source."""
     updated(world)
     blobs = [{"layer": IMAGE.diffs[0], "digest": "1" * 64, "bytes": 5}]
     for name in "bc":
@@ -112,7 +112,7 @@ def test_where_no_file_is_left_out_it_is_said_that_the_whole_image_goes(world):
     assert ("b", "the complete image, 2.5 MB: no layers found on b and c") in world.reports
 
 
-def test_files_that_are_not_called_by_their_content_reach_no_other_node(world, set_source):
+def test_files_whose_name_is_not_their_hash_reach_no_other_node(world, set_source):
     updated(world)
     real = program.source
     set_source(lambda module, engine: real(module, engine).replace('"sha256": name', '"sha256": name[::-1]'))
@@ -122,8 +122,8 @@ def test_files_that_are_not_called_by_their_content_reach_no_other_node(world, s
     assert not [*world.nodes["b"].home.parent.glob("state/b/clusters/atlas/images")]
 
 
-def test_an_image_of_which_the_files_arrived_and_not_all_were_loaded_is_resumed(world):
-    """A full disk of Docker names its node; the others have the image, and the next run saves nothing anew."""
+def test_an_image_whose_files_arrived_but_were_not_all_loaded_is_resumed(world):
+    """A full disk of Docker names its node; the others have the image, and the next run does not save it again."""
     updated(world)
     (world.nodes["c"].docker / "full").touch()
     with pytest.raises(StageError, match=r"copy image on c: the disk is full: docker load: .*no space left") as caught:
@@ -136,8 +136,8 @@ def test_an_image_of_which_the_files_arrived_and_not_all_were_loaded_is_resumed(
     assert world.nodes["a"].docker_calls().count(["save", TOP.id]) == 1
 
 
-class Asked(Report):
-    """Answers every question, and remembers what was asked and noted."""
+class AnsweringReport(Report):
+    """Answers every question, and records questions and notes."""
 
     def __init__(self, answer=False):
         self.answer, self.questions, self.notes = answer, [], []
@@ -154,8 +154,8 @@ def build_of(made):
     return Image.model_validate({"reference": REFERENCE, **made.facts()}).build
 
 
-def apart(world, image_is=""):
-    """The image was built on a and again on b."""
+def separate_builds(world, image_is=""):
+    """The image was built separately on a and on b."""
     for name, image in (("a", TOP), ("b", IMAGE)):
         world.nodes[name].add_image(image, REFERENCE)
         world.has_image(name, image)
@@ -165,37 +165,37 @@ def apart(world, image_is=""):
 
 @pytest.mark.parametrize(("image_is", "why"), [("", "differs between nodes"), (
     build_of(IMAGE), "is a different image than the one staged before")])  # fmt: skip
-def test_before_nodes_get_another_image_the_operator_is_asked(world, image_is, why):
-    ids, report = apart(world, image_is), Asked()
+def test_the_operator_is_asked_before_nodes_get_another_image(world, image_is, why):
+    ids, report = separate_builds(world, image_is), AnsweringReport()
     with pytest.raises(UsageError, match=why) as caught:
         world.stage(what=["image"], report=report)
     assert report.questions == [f"{REFERENCE} {why}: {ids}\ncopy the image of a to b, c?"]
     assert caught.value.hint == "to copy the image of a, add --yes, or answer y in a terminal"
     assert (world.nodes["b"].images(), world.nodes["c"].images()) == ({REFERENCE: IMAGE.id}, {})
-    report = Asked()
+    report = AnsweringReport()
     world.stage(what=["image"], report=report, settings=Settings(yes=True))
     assert (report.questions, report.notes) == ([], [f"{REFERENCE} {why}: {ids}; copying the image of a"])
     assert {host.images()[REFERENCE] for host in world.nodes.values()} == {TOP.id}
 
 
-def test_the_image_that_was_staged_before_goes_to_all_nodes_unasked(world):
-    apart(world, build_of(TOP))
-    world.stage(what=["image"], report=Asked())
+def test_a_previously_staged_image_goes_to_all_nodes_without_a_question(world):
+    separate_builds(world, build_of(TOP))
+    world.stage(what=["image"], report=AnsweringReport())
     assert {host.images()[REFERENCE] for host in world.nodes.values()} == {TOP.id}
 
 
 @pytest.mark.parametrize("digest", [None, "vllm/vllm-openai@sha256:" + "d" * 64])
-def test_an_image_that_a_worker_alone_has_is_asked_about_whatever_digest_it_says(world, digest):
+def test_an_image_that_only_a_worker_has_needs_consent_whatever_digest_it_reports(world, digest):
     world.nodes["b"].add_image(TOP, REFERENCE)
     world.has_image("b", TOP, digest=digest)
     with pytest.raises(UsageError, match="is not on a, the head: b has sha256:"):
-        world.stage(what=["image"], report=Asked())
+        world.stage(what=["image"], report=AnsweringReport())
     assert world.nodes["a"].images() == {}
 
 
 @pytest.mark.parametrize("gone", ["image", "layer"])
-def test_an_image_that_does_not_load_without_its_layers_is_copied_whole(world, gone):
-    """Since what was there has gone, or Docker finds only then that it has not all of it."""
+def test_an_image_that_fails_to_load_without_its_layers_is_copied_completely(world, gone):
+    """It was removed since then, or Docker detects only then that it is incomplete."""
     updated(world)
     b = world.nodes["b"]
     if gone == "image":
@@ -219,7 +219,7 @@ DIGEST = "vllm/vllm-openai@sha256:" + "d" * 64
 
 @pytest.fixture
 def broken(world, monkeypatch):
-    """Node a has the image in containerd's store without its layers, and c lacks it; what the probe says later."""
+    """Node a has the image in containerd's store without its layers, and c lacks it; and later probe answers."""
     world.has_image("a")
     world.nodes["a"].add_image(IMAGE, REFERENCE)
     (world.nodes["a"].docker / "sent").write_bytes(BROKEN)
@@ -234,7 +234,7 @@ def broken(world, monkeypatch):
     return world
 
 
-def test_an_image_that_one_node_has_without_its_layers_is_copied_from_another(broken):
+def test_an_image_without_its_layers_on_one_node_is_copied_from_another(broken):
     broken.has_image("b")
     broken.nodes["b"].add_image(IMAGE, REFERENCE)
     report = broken.stage(what=["image"])
@@ -242,7 +242,7 @@ def test_an_image_that_one_node_has_without_its_layers_is_copied_from_another(br
     assert broken.nodes["c"].images() == {REFERENCE: IMAGE.id}
 
 
-def test_an_image_that_no_node_has_with_its_layers_is_pulled_by_its_digest(broken, monkeypatch):
+def test_an_image_that_no_node_has_with_its_layers_is_pulled_by_digest(broken, monkeypatch):
     """The same build as on the first node, under the playbook's name; then it is a source for the others."""
     one_by_one = lambda _run, action, nodes: {node: action(node) for node in nodes}  # noqa: E731 - one state_dir is all theirs
     monkeypatch.setattr(transfers.Transfers, "at_once", one_by_one)
@@ -262,7 +262,7 @@ def test_an_image_that_no_node_has_with_its_layers_is_pulled_by_its_digest(broke
     assert all(broken.nodes[name].images()[REFERENCE] == IMAGE.id for name in "bc")
 
 
-def test_without_hub_or_downloader_the_node_and_the_command_are_named(world):
+def test_without_hub_or_downloader_the_node_and_the_command_are_shown(world):
     with pytest.raises(StageError, match="the weights of Qwen/Qwen3-8B are not on any node") as caught:
         world.stage(what=["weights"])
     assert "hf download Qwen/Qwen3-8B --revision main" in caught.value.hint
@@ -277,8 +277,8 @@ def _snapshot(host):
     return sorted(path.name for path in folder.rglob("*") if path.is_file())
 
 
-def test_only_what_is_served_is_downloaded(world, hub):
-    """And a name on the hub is no option of the downloader."""
+def test_only_served_files_are_downloaded(world, hub):
+    """And a name on the hub is not parsed as an option of the downloader."""
     hub.files = {"--local-dir=x": 2, "config.json": 2, "tokenizer.json": 2, "model.safetensors": 5_000_000,
                  "metal/model.bin": 20_000_000}  # fmt: skip
     world.stage(what=["weights"])
@@ -287,15 +287,15 @@ def test_only_what_is_served_is_downloaded(world, hub):
     assert ("a", f"{QWEN}: 20 MB of unneeded files not downloaded") in world.reports
 
 
-def test_a_download_without_room_ends_before_it_begins(world, hub):
+def test_a_download_without_free_space_fails_before_it_begins(world, hub):
     hub.files = {"config.json": 2, "tokenizer.json": 2, "model.safetensors": 10**17}
     with pytest.raises(StageError, match=r"the disk is full: .* GB free, 100000000.0 GB needed"):
         world.stage(what=["weights"])
     assert hub.requests == []
 
 
-def test_a_copy_leaves_out_what_is_not_served(world, model):
-    """A node that downloaded all, as earlier versions did, passes on what is served; what it has beyond stays."""
+def test_a_copy_omits_unserved_files(world, model):
+    """A node that downloaded everything, as earlier versions did, passes on served files; its other files stay."""
     write, tree, revision = model
     sizes = write(world.nodes["a"].hf_home)
     folder = world.nodes["a"].hf_home / f"hub/models--Qwen--Qwen3-8B/snapshots/{revision}"
@@ -310,7 +310,7 @@ def test_a_copy_leaves_out_what_is_not_served(world, model):
 
 
 def test_a_gated_model_is_downloaded_with_the_token_on_one_node(world, hub, monkeypatch):
-    """The node tries without it first; then this machine asks the hub, and the node gets it."""
+    """The node tries without it first; then this machine asks the hub, and the node gets the token."""
     monkeypatch.setenv("HF_TOKEN", hub.token)
     hub.gated.add(QWEN)
     world.stage(what=["weights"])
@@ -319,7 +319,7 @@ def test_a_gated_model_is_downloaded_with_the_token_on_one_node(world, hub, monk
     assert [name for name, host in world.nodes.items() if (host.home / "stolen").exists()] == ["a"]
 
 
-def test_a_node_that_pretends_a_model_is_gated_does_not_get_the_token(world, hub, monkeypatch):
+def test_a_node_that_falsely_reports_a_gated_model_does_not_get_the_token(world, hub, monkeypatch):
     monkeypatch.setenv("HF_TOKEN", hub.token)
     for host in world.nodes.values():
         (host.home / "liar").touch()
@@ -352,8 +352,8 @@ def test_a_downloader_in_the_image_sees_one_repository_and_no_token(world, hub, 
     assert (environ["HF_HUB_CACHE"], call[-2:]) == (cache, [QWEN, "main"])
 
 
-def test_what_arguments_name_beside_the_model_is_staged_with_it(world, hub, model):
-    """A drafter that one node has is copied, an adapter that none has is downloaded once; then nothing is left."""
+def test_repositories_in_arguments_are_staged_with_the_model(world, hub, model):
+    """A drafter on one node is copied, an adapter on none is downloaded once; then nothing is missing."""
     write, tree, revision = model
     for host in world.nodes.values():
         world.has_weights(host.name, write(host.hf_home), revision)
@@ -375,8 +375,8 @@ def test_what_arguments_name_beside_the_model_is_staged_with_it(world, hub, mode
     assert len(world.stage(what=["image"], dry_run=True).stagings) == 1
 
 
-def test_weights_are_downloaded_by_the_image_that_was_copied_before(world, hub, tmp_path):
-    """Where a node has no downloader of its own."""
+def test_weights_are_downloaded_with_the_previously_copied_image(world, hub, tmp_path):
+    """If a node has no downloader."""
     (tmp_path / "tools" / "hf").unlink()
     world.has_image("b")
     image_id = world.nodes["b"].add_image(IMAGE, REFERENCE)
@@ -386,8 +386,8 @@ def test_weights_are_downloaded_by_the_image_that_was_copied_before(world, hub, 
     assert image_id in call
 
 
-def test_an_image_without_a_downloader_is_an_error_with_what_to_install(world, hub, tmp_path):
-    """As that of llama.cpp's makers, which has no Python packages."""
+def test_an_image_without_a_downloader_is_an_error_with_the_package_to_install(world, hub, tmp_path):
+    """Such as llama.cpp's official image, which has no Python packages."""
     (tmp_path / "tools" / "hf").unlink()
     for name, node in world.nodes.items():
         world.has_image(name)

@@ -1,4 +1,4 @@
-"""``stage --verify``: which copy is right, and what is done about the others."""
+"""``stage --verify``: which copy is correct, and the repair of the others."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from sparkcluster.facts.weights import Weights
 from sparkcluster.staging import run
 from sparkcluster.staging.manifest import ListedFile
 from sparkcluster.staging.trust import compare, right
-from tests.unit.staging.conftest import Shown, tree, write_model
+from tests.unit.staging.conftest import RecordingReport, tree, write_model
 from tests.unit.staging.world import REVISION
 
 GOOD, BAD, WORSE = "5a" * 32, "e0" * 32, "0e" * 32
@@ -22,7 +22,7 @@ FILES = {"config.json": b"{}", "sub/model.safetensors": b"w" * 300_000}
 
 
 def flip(path: Path, at: int = 1) -> None:
-    """Change one bit of a file, and nothing that a listing shows."""
+    """Flip one bit of a file, invisible in a listing."""
     before = path.stat()
     with path.open("r+b") as file:
         file.seek(at)
@@ -37,7 +37,7 @@ two = pytest.mark.parametrize("names", ["ab"])
 
 @pytest.fixture
 def directory(world, monkeypatch):
-    """A model in a directory of its own on each node of ``world``; the folders by node."""
+    """A model in a separate directory on each node of ``world``; returns the folders by node."""
     places = {name: host.home / "model" for name, host in world.nodes.items()}
     real = run.weights_request
 
@@ -74,8 +74,8 @@ def verify(world, **more):
     return world.stage(what=["weights"], verify=True, **more)
 
 
-def test_a_bit_that_flipped_in_a_directory_is_mended_from_the_other_nodes(world, directory, capsys):
-    """The first node is not right by definition: what flipped there would be copied over every good copy."""
+def test_a_flipped_bit_in_a_directory_is_repaired_from_the_other_nodes(world, directory, capsys):
+    """The first node is not correct by definition: a flipped bit there would be copied over every good copy."""
     copied(verify(world))
     assert capsys.readouterr().out == "weights  Qwen/Qwen3-8B: every byte verified on a, b, c\n"
     flip(directory["a"] / "sub/model.safetensors", 200_000)
@@ -90,13 +90,13 @@ def test_a_bit_that_flipped_in_a_directory_is_mended_from_the_other_nodes(world,
     assert "a had a corrupt copy of sub/model.safetensors" in capsys.readouterr().out
 
 
-def test_what_a_user_has_in_the_place_of_a_file_stays_beside_it(world, directory):
+def test_a_users_file_in_the_place_of_a_staged_one_is_kept_next_to_it(world, directory):
     (directory["a"] / "chat_template.jinja").write_bytes(b"another")
     path = directory["c"] / "chat_template.jinja"
     path.write_bytes(b"mine")
     (directory["c"] / "sub/model.safetensors").unlink()
     world.changes["c"]["weights"]["missing"] = ["sub/model.safetensors"]
-    report = Shown()
+    report = RecordingReport()
     world.stage(what=["weights"], report=report)
     assert path.read_bytes() == b"another"
     assert path.with_name("chat_template.jinja.replaced").read_bytes() == b"mine"
@@ -104,7 +104,7 @@ def test_what_a_user_has_in_the_place_of_a_file_stays_beside_it(world, directory
 
 
 @two
-def test_a_users_link_stays_beside_the_file_that_takes_its_place(world, directory):
+def test_a_users_link_is_kept_next_to_the_file_that_replaces_it(world, directory):
     verify(world)
     path, elsewhere = directory["b"] / "sub/model.safetensors", directory["b"].parent / "elsewhere"
     path.rename(elsewhere)
@@ -117,7 +117,7 @@ def test_a_users_link_stays_beside_the_file_that_takes_its_place(world, director
 
 
 @two
-def test_nodes_of_which_none_is_right_throughout_mend_each_other(world):
+def test_nodes_with_different_corrupt_files_repair_each_other(world):
     whole(world)
     flip((snapshot(world.nodes["a"]) / "config.json").resolve())
     flip((snapshot(world.nodes["b"]) / "model.safetensors").resolve())
@@ -129,7 +129,7 @@ def test_nodes_of_which_none_is_right_throughout_mend_each_other(world):
 
 
 def copies(**nodes):
-    """Copies by node, each given as its SHA-256, blob, and what its record says."""
+    """Copies by node, each given as its SHA-256, blob, and its record."""
     found = {}
     for node, (sha256, blob, recorded) in nodes.items():
         found[node] = ListedFile(name="m", size=4, mtime=0, sha256=sha256, blob=blob, recorded=recorded)
@@ -146,18 +146,18 @@ def copies(**nodes):
         (copies(a=(BAD, None, GOOD), b=(WORSE, None, None)), ""),
         # however many agree: a may have newer weights
         (copies(a=(BAD, None, None), b=(GOOD, None, GOOD), c=(GOOD, None, GOOD)), ""),
-        # one node's word about another one's file
+        # a node's claim about another node's file
         (copies(a=(GOOD, None, None), b=(BAD, None, BAD)), ""),
         (copies(a=(GOOD, GOOD, None), b=(BAD, BAD, BAD)), ""),
         # no hash
         (copies(a=(GOOD, "weights", None), b=(BAD, "weights", None)), ""),
     ],
 )
-def test_which_copies_are_right(found, holders):
+def test_correct_copies(found, holders):
     assert "".join(right(found)) == holders
 
 
-def test_where_no_copy_is_known_to_be_right_the_commands_that_remove_them_are_named():
+def test_if_no_copy_is_known_to_be_correct_the_commands_to_remove_them_are_shown():
     """In the hub's cache that is the blob. Nothing is changed."""
     lists = {
         "a": {"m": copies(a=(GOOD, None, None))["a"], "n": copies(a=(BAD, GOOD, None))["a"]},

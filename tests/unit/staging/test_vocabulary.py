@@ -1,4 +1,4 @@
-"""The vocabulary that gpt-oss's parser would download: on every node before the engine starts."""
+"""The vocabulary that gpt-oss's parser would download is on every node before the engine starts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ OURS = Vocabulary(
 
 @pytest.fixture
 def blob(monkeypatch, tmp_path):
-    """A server that has the file; ``asked`` are the requests."""
+    """A server with the file; ``asked`` are the requests."""
 
     class Handler(http.server.BaseHTTPRequestHandler):
         asked: list[str] = []
@@ -48,7 +48,7 @@ def blob(monkeypatch, tmp_path):
         thread.join()
 
 
-def test_a_node_that_has_it_or_an_image_that_has_its_own_lacks_none(spark, cluster):
+def test_a_node_with_the_vocabulary_or_an_image_that_contains_it_lacks_none(spark, cluster):
     spec = cluster({"solo": "h"}, playbook={"model": {"id": "openai/gpt-oss-20b"}})
     plain = spark()
     has = plain.model_copy(update={"vocabularies": ("446a9538cb6c348e/o200k_base.tiktoken",)})
@@ -60,7 +60,7 @@ def test_a_node_that_has_it_or_an_image_that_has_its_own_lacks_none(spark, clust
     assert [staging.missing for staging in found] == [(("a", "missing"), ("c", "missing"))]
 
 
-def test_it_is_fetched_once_and_sent_to_the_nodes_that_lack_it(blob, node, lease):
+def test_the_vocabulary_is_fetched_once_and_sent_to_nodes_that_lack_it(blob, node, lease):
     hosts = {name: node(name) for name in "ab"}
     epoch = 7
     run = Transfers(Fleet(hosts), {}, None, lambda _: lease.document(epoch=epoch), lambda *_: None)
@@ -86,7 +86,7 @@ def fetched(wanted):
     return path
 
 
-def test_another_file_in_its_place_is_not_staged(blob):
+def test_a_file_with_an_unexpected_hash_is_not_staged(blob):
     blob.content = CONTENT + b"x"
     with pytest.raises(StageError, match="another SHA-256 than expected") as caught:
         fetched(blob.file)
@@ -97,7 +97,7 @@ def test_another_file_in_its_place_is_not_staged(blob):
     assert fetched(blob.file).read_bytes() == CONTENT
 
 
-def test_without_a_network_the_command_is_said(blob, monkeypatch):
+def test_without_a_network_the_command_to_type_is_shown(blob, monkeypatch):
     gone = dataclasses.replace(blob.file, url="http://127.0.0.1:9/x")
     with pytest.raises(StageError, match=r"which the engine needs to start: .*refused"):
         fetched(gone)

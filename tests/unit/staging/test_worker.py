@@ -1,4 +1,4 @@
-"""Workers as processes: chains, and what happens where one of them, its disk, a connection or the operator fails."""
+"""Workers as processes: chains, and failures of a worker, its disk, a connection or the operator."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def total(sizes):
 
 
 @pytest.mark.parametrize("receivers", [1, 4])
-def test_every_copy_is_the_same_and_each_node_sends_it_once(workers, receivers):
+def test_all_copies_are_equal_and_each_node_sends_once(workers, receivers):
     nodes = workers(*"abcdefgh"[: receivers + 1])
     files = written(nodes[0].root, SIZES)
     for each in nodes:
@@ -46,7 +46,7 @@ def test_every_copy_is_the_same_and_each_node_sends_it_once(workers, receivers):
 
 @pytest.fixture
 def slow_chain(workers):
-    """A chain of four of which the source is slow, and ``third`` of it is there."""
+    """A chain of four with a slow source, and ``third`` of the files present."""
     nodes = workers(*"abcd")
     files = written(nodes[0].root, LARGE)
     nodes[0].begin(files, limit_bytes_s=6 * MB)
@@ -57,7 +57,7 @@ def slow_chain(workers):
     return nodes
 
 
-def test_the_next_node_goes_on_without_the_one_before_it_where_it_was(slow_chain):
+def test_the_next_node_continues_without_the_previous_one_at_the_same_position(slow_chain):
     a, b, c, d = slow_chain
     b.kill()
     for each in (c, d):
@@ -68,7 +68,7 @@ def test_the_next_node_goes_on_without_the_one_before_it_where_it_was(slow_chain
     assert d.said["left"] == [], "who is behind a node without data does not leave it"
 
 
-def test_the_rest_is_named_and_the_next_run_receives_only_that(workers, set_source):
+def test_missing_files_are_reported_and_the_next_run_receives_only_these(workers, set_source):
     real = program.source.__wrapped__
     set_source(
         lambda module, engine: real(module, engine).replace(
@@ -99,7 +99,7 @@ def test_the_rest_is_named_and_the_next_run_receives_only_that(workers, set_sour
         assert content(each.root) == content(a.root)
 
 
-def test_a_full_disk_ends_one_node_and_the_next_ones_go_on(workers, small_disk):
+def test_a_full_disk_ends_one_node_and_the_next_ones_continue(workers, small_disk):
     a, b, c = workers(*"abc")
     files = written(a.root, LARGE)
     b.root = small_disk(7 * MB)
@@ -116,7 +116,7 @@ def test_a_full_disk_ends_one_node_and_the_next_ones_go_on(workers, small_disk):
     assert [each["node"] for each in c.said["left"]] == ["b"]
 
 
-def test_a_byte_that_changes_on_its_way_is_named_and_the_file_received_again(workers, proxy):
+def test_a_byte_corrupted_in_transit_is_reported_and_the_file_resent(workers, proxy):
     a, b, c = workers(*"abc")
     (file,) = files = written(a.root, {"one.bin": 8 * MB})
     for each in (a, b, c):
@@ -135,8 +135,8 @@ def test_a_byte_that_changes_on_its_way_is_named_and_the_file_received_again(wor
     assert c.said["left"] == []
 
 
-def test_a_node_whose_files_always_arrive_corrupt_is_left(workers, proxy, set_source):
-    # a machine with a busy disk is not to be taken for a silent node, whose first file may be what an earlier run left
+def test_a_node_whose_files_always_arrive_corrupt_is_abandoned(workers, proxy, set_source):
+    # a busy disk must not count as a silent node, whose first file may be left by an earlier run
     real = program.source.__wrapped__
     set_source(lambda module, engine: real(module, engine).replace("SILENT_S = 5.0", "SILENT_S = 60.0"))
     a, b, c = workers(*"abc")
@@ -170,7 +170,7 @@ def test_a_file_that_is_corrupt_on_every_node_is_an_error(workers):
     assert b.said["failed"] == "one.bin arrived with a wrong SHA-256 from every node"
 
 
-def test_a_rail_that_goes_out_in_the_middle_is_named_and_the_other_carries_on(workers, proxy):
+def test_a_rail_that_fails_during_a_copy_is_reported_and_the_other_is_used(workers, proxy):
     a, b = workers(*"ab")
     files = written(a.root, LARGE)
     a.begin(files, listen={"127.0.0.1": False, "127.0.0.2": False}, limit_bytes_s=10 * MB)
@@ -185,7 +185,7 @@ def test_a_rail_that_goes_out_in_the_middle_is_named_and_the_other_carries_on(wo
     assert content(b.root) == content(a.root)
 
 
-def test_a_worker_goes_on_without_its_operator_and_the_next_one_follows_it(slow_chain):
+def test_a_worker_continues_without_its_operator_and_the_next_operator_follows_it(slow_chain):
     a, *_, d = slow_chain
     d.detach()
     d.let_go()
@@ -197,7 +197,7 @@ def test_a_worker_goes_on_without_its_operator_and_the_next_one_follows_it(slow_
     assert content(d.root) == content(a.root)
 
 
-def test_a_worker_stands_still_while_another_operator_has_the_lease_and_goes_on_for_him(workers):
+def test_a_worker_pauses_while_another_operator_has_the_lease_and_continues_for_that_operator(workers):
     a, b = workers(*"ab")
     files = written(a.root, LARGE)
     a.begin(files, limit_bytes_s=MB)
@@ -226,7 +226,7 @@ def _still(worker):
     return _size(worker) == before
 
 
-def test_a_lease_that_was_taken_ends_the_worker(slow_chain, set_source):
+def test_a_lost_lease_ends_the_worker(slow_chain, set_source):
     *_, d = slow_chain
     d.detach()
     real = program.source.__wrapped__
@@ -240,7 +240,7 @@ def test_a_lease_that_was_taken_ends_the_worker(slow_chain, set_source):
     assert state == "epoch 1 is over: the lease was last requested by op1"
 
 
-def test_cancel_ends_a_worker_and_what_arrived_stays(slow_chain):
+def test_cancel_ends_a_worker_and_received_files_are_kept(slow_chain):
     *_, d = slow_chain
     d.order(cancel=True)
     d.wait("over")
@@ -248,10 +248,10 @@ def test_cancel_ends_a_worker_and_what_arrived_stays(slow_chain):
     assert _size(d) > total(LARGE) / 4
 
 
-def test_what_is_staged_leaves_the_page_cache(workers):
+def test_staged_files_leave_the_page_cache(workers):
     a, b = workers(*"ab")
     files = written(a.root, {"one.bin": 80 * MB, "two.bin": 5 * MB})
-    eventually(partial(_is_dropped, a.root))  # a source leaves what was there before
+    eventually(partial(_is_dropped, a.root))  # a source keeps pages that were cached before
     a.begin(files)
     b.begin(files)
     chain((a, b))
@@ -261,7 +261,7 @@ def test_what_is_staged_leaves_the_page_cache(workers):
 
 
 def _is_dropped(root):
-    """Whether nothing is cached any more, once the kernel was told so; on a busy machine it may not listen at first."""
+    """Whether nothing is cached after the kernel was told to drop it; a busy kernel may ignore that at first."""
     for path in root.iterdir():
         with path.open("rb") as file:
             os.fsync(file.fileno())
@@ -279,7 +279,7 @@ def _cached(root):
 
 
 @pytest.mark.full
-def test_sixty_thousand_small_files_take_little_memory(workers, small_disk):
+def test_sixty_thousand_small_files_need_little_memory(workers, small_disk):
     a, b = workers(*"ab")
     disk = small_disk(1 << 30)
     a.root, b.root = disk / "a", disk / "b"

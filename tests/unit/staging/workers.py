@@ -1,4 +1,4 @@
-"""Workers of several nodes as processes on this machine, and the test as their controller."""
+"""Workers of several nodes as processes on this machine, controlled by the test."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LIMIT_S = 60.0
 
 
 def eventually(condition: Callable[[], Any], what: Callable[[], str] | None = None, limit_s: float = LIMIT_S) -> Any:
-    """The value of ``condition`` as soon as it is true; ``what`` says at the limit what was there instead."""
+    """The value of ``condition`` when it becomes true; at the time limit ``what`` describes the actual state."""
     until = time.monotonic() + limit_s
     while True:
         found = condition()
@@ -36,12 +36,12 @@ def eventually(condition: Callable[[], Any], what: Callable[[], str] | None = No
 
 
 class Worker:
-    """One node: its directory, its lease of staging, and the program that follows its worker.
+    """One node: its directory, its staging lease, and the program that follows its worker.
 
     Attributes:
-        said: the last value of everything that it said.
-        root: where the files are.
-        env: of its programs; None for that of the tests.
+        said: last value of each message.
+        root: directory of the files.
+        env: environment of its programs; None for the tests' environment.
     """
 
     def __init__(self, name: str, place: Path) -> None:
@@ -63,7 +63,7 @@ class Worker:
         return self.state / "clusters" / CLUSTER / "staging" / name
 
     def take_lease(self, epoch: int = 1, *, granted: bool = True) -> None:
-        """An operator gets the lease."""
+        """An operator takes the lease."""
         self.let_go()
         self.epoch = epoch
         place = self.state / "clusters" / CLUSTER
@@ -75,12 +75,12 @@ class Worker:
         fcntl.flock(self._lock, fcntl.LOCK_EX)
 
     def let_go(self) -> None:
-        """The lease lapses."""
+        """The lease expires."""
         if self._lock is not None:
             self._lock.close()
 
     def begin(self, files: Iterable[dict[str, Any]] = (), **more: Any) -> None:
-        """Start the worker of ``files``, or of those of the last time, or adopt it."""
+        """Start the worker of ``files``, or of the previous files, or follow the running one."""
         self.detach()
         if not self.epoch:
             self.take_lease()
@@ -114,7 +114,7 @@ class Worker:
         self._follower.stdin.flush()
 
     def wait(self, name: str, limit_s: float = LIMIT_S) -> Any:
-        """What it said of ``name``."""
+        """The event ``name``."""
 
         def found() -> bool:
             return name in self.said or "over" in self.said
@@ -129,7 +129,7 @@ class Worker:
 
     @property
     def peak_bytes(self) -> int:
-        """The most memory that its process had at once."""
+        """Peak memory of its process."""
         lines = Path(f"/proc/{self.pid}/status").read_text().splitlines()
         return next(int(line.split()[1]) << 10 for line in lines if line.startswith("VmHWM"))
 
@@ -143,7 +143,7 @@ class Worker:
         return {"node": self.name, "ways": [self.way(**more)]}
 
     def detach(self) -> None:
-        """The operator's connection breaks."""
+        """Break the operator's connection."""
         if self._follower is None:
             return
         assert self._reader
@@ -171,7 +171,7 @@ def _is_worker(pid: int) -> bool:
 
 
 def written(root: Path, sizes: dict[str, int], *, hashes: bool = True) -> list[dict[str, Any]]:
-    """Files of random content, and their list."""
+    """Write files of random content; returns their list."""
     files = []
     for name, size in sizes.items():
         path = root / name
@@ -198,17 +198,17 @@ def content(root: Path) -> dict[str, str]:
 
 
 def chain(workers: Sequence[Worker]) -> None:
-    """Each pulls from the one before it, else from those before that; the last one is none's source for the first."""
+    """Each pulls from the previous one, or else from earlier ones; the last is no source for the first."""
     sources = [each.source() for each in workers]
     for place, each in enumerate(workers):
         each.order(**{"from": sources[:place][::-1]})
 
 
 class Proxy:
-    """Passes connections on to ``port``, and what comes back through ``change(place, data)``.
+    """Forwards connections to ``port``, and returned data through ``change(place, data)``.
 
     Attributes:
-        seen: what passed in both directions, if ``keep``.
+        seen: forwarded data in both directions, if ``keep``.
     """
 
     def __init__(
@@ -255,9 +255,9 @@ class Proxy:
 
 
 def flip(at: int, *, every: int = 0) -> Callable[[int, bytearray], None]:
-    """Changes byte ``at`` of the first connection that gets so far; of each, and again after ``every`` bytes if given.
+    """Flips byte ``at`` of the first connection that is long enough; with ``every`` of each one, and at each multiple.
 
-    Which connection brings which file is chance: where all are to be wrong, ``every`` is about the size of one.
+    Which connection carries which file is random: to corrupt all files, ``every`` is about the size of one file.
     """
     left = [1]
 

@@ -1,4 +1,4 @@
-"""A cluster of nodes of this machine, as staging sees it."""
+"""A cluster of nodes on this machine for staging."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def on_this_machine(facts):
 
 
 class World:
-    """Nodes (on this machine), what is known of them, and the lease."""
+    """Nodes (on this machine), their reported holdings, and the lease."""
 
     def __init__(self, nodes, spark, cluster, lease) -> None:
         self.nodes = {host.name: host for host in nodes}
@@ -45,7 +45,7 @@ class World:
         self.changes[name]["weights"] = {"path": "/w", "revision": revision, "files": files}
 
     def has_image(self, name, image=IMAGE, digest=None) -> None:
-        """The node reports it; what its engine has is another matter."""
+        """Make the node report the image; its engine's content is separate."""
         self.changes[name]["image"] = {"reference": REFERENCE, **image.facts(), "digest": digest}
 
     def facts(self):
@@ -63,7 +63,7 @@ class World:
         }
 
     def collected(self, fleet, spec, names):
-        """What the nodes report, with the networks that they have to each other."""
+        """The nodes' reports, with the networks between them."""
         found, networks = collect_facts(fleet, spec, names), self.facts()
         facts = {
             name: its.model_copy(update={"interfaces": networks[name].interfaces, "hcas": networks[name].hcas})
@@ -72,7 +72,7 @@ class World:
         return dataclasses.replace(found, facts=facts)
 
     def really(self, fleet, spec, names):
-        """What the nodes report is what of the ``served`` files they have at their ``place``."""
+        """Make nodes report the ``served`` files that they have at their ``place``."""
         for name in names:
             place = self.place(self.nodes[name])
             sizes = {file: (place / file).stat().st_size for file in self.served if (place / file).exists()}
@@ -84,7 +84,7 @@ class World:
     def stage(
         self, *, what=("weights", "image"), given=None, verify=False, dry_run=False, report=None, settings=None, epoch=7
     ):
-        """What is missing is found, and unless it is a ``dry_run`` brought, with the lease of an ``epoch``."""
+        """Find missing artifacts, and copy them unless it is a ``dry_run``, with the lease of an ``epoch``."""
         facts = self.facts()
         hosts = dict(zip(self.nodes, self.nodes, strict=True))
         spec = self._cluster(hosts, state_dir=self.lease.state_dir, playbook=self.playbook)

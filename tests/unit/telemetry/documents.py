@@ -1,4 +1,4 @@
-"""Documents as ``telemetry.live`` makes them, of clusters that a test describes; the figures follow a fixed curve."""
+"""Documents of ``telemetry.live`` for clusters that a test describes; the figures follow a fixed curve."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def load() -> Document:
 
 
 def model(nodes: list[str], groups: int = 1, **changes: Any) -> Document:
-    """A model that serves with the openai/gpt-oss-120b of ``nodes``, in ``groups``."""
+    """A model that serves with openai/gpt-oss-120b on ``nodes``, in ``groups``."""
     size = len(nodes) // groups
     of_groups = [nodes[start : start + size] for start in range(0, size * groups, size)]
     return {
@@ -145,7 +145,7 @@ def found(code: str, severity: str, summary: str, *remedy: str, node: str | None
 
 
 def cluster(count: int = 2, *models: Document, **changes: Any) -> tuple[Document, Document]:
-    """The document and the history of ``count`` Sparks; without ``models`` one that serves on all of them."""
+    """The document and the history of ``count`` Sparks; by default with one model on all of them."""
     names = [f"spark-{number + 1}" for number in range(count)]
     found_models = list(models) or [model(names)]
     keys = [f"{each['cluster']}/{group['name']}" for each in found_models for group in each["groups"] if group["load"]]
@@ -174,7 +174,7 @@ def cluster(count: int = 2, *models: Document, **changes: Any) -> tuple[Document
 
 
 def columns(points: list[Any]) -> Document:
-    """The history of ``points``: a list for each signal in place of a value for each point."""
+    """The history of ``points``: a list per signal instead of a value per point."""
     parts = {
         kind: {
             key: {name: [point[kind][key][name] for point in points] for name in first}
@@ -196,8 +196,8 @@ def last(history: Document) -> Document:
     }
 
 
-def forgotten(series: dict[str, list[float | None]], since: int) -> None:
-    """Nothing is known of ``series`` from point ``since`` on."""
+def make_unknown(series: dict[str, list[float | None]], since: int) -> None:
+    """Make ``series`` unknown from point ``since`` on."""
     for values in series.values():
         values[since:] = [None] * (len(values) - since)
 
@@ -217,8 +217,8 @@ def serving() -> tuple[Document, Document]:
 
 def lost() -> tuple[Document, Document]:
     document, history = cluster(state="degraded")
-    forgotten(history["nodes"]["spark-2"], 165)
-    forgotten({"rate": history["groups"]["sparks/default"]["ttft_p95_s"]}, 168)
+    make_unknown(history["nodes"]["spark-2"], 165)
+    make_unknown({"rate": history["groups"]["sparks/default"]["ttft_p95_s"]}, 168)
     history["groups"]["sparks/default"]["tokens_per_s"][166:] = [0.0] * 14
     document["nodes"]["spark-2"] = {"state": "lost", "why": "no answer within 10 s", "age_s": 74.2, "vitals": None}
     (serves,) = document["models"]
@@ -278,7 +278,7 @@ def eight() -> tuple[Document, Document]:
 
 
 def hostile() -> tuple[Document, Document]:
-    """What nodes, records and engines say is markup, and long."""
+    """Texts of nodes, records and engines are markup, and long."""
     document, history = json.loads(json.dumps(lost()).replace("spark-2", HOSTILE.replace('"', "'")))
     (broken,) = document["models"]
     broken |= {"model": HOSTILE, "image": HOSTILE, "endpoint": HOSTILE, "why": HOSTILE, "guards": {HOSTILE: HOSTILE}}

@@ -1,4 +1,4 @@
-"""What Prometheus reads, made of samples and facts with the real types."""
+"""The text for Prometheus, made from samples and facts with the real types."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from sparkcluster.facts.running import THROTTLES
 from sparkcluster.telemetry.exposition import Exposition, text
-from tests.unit.telemetry.stand_in import ENGINE, SAMPLE, StandIn, model, sample
+from tests.unit.telemetry.fake_live import ENGINE, SAMPLE, FakeLive, model, sample
 
 
 def series(said: bytes) -> dict[str, dict[tuple[str, ...], float]]:
-    """By name, and by the values of labels in the order of their names; what is there twice is an error."""
+    """Series by name, and by label values in order of the label names; a duplicate is an error."""
     found: dict[str, dict[tuple[str, ...], float]] = {}
     for family in text_string_to_metric_families(said.decode()):
         for each in family.samples:
@@ -25,12 +25,12 @@ def series(said: bytes) -> dict[str, dict[tuple[str, ...], float]]:
 
 
 def words(holding: dict[tuple[str, ...], float]) -> set[str]:
-    """Of a metric with a word for its last label, those that hold."""
+    """The active values of a metric's last label, which is a word."""
     return {labels[-1] for labels, holds in holding.items() if holds}
 
 
-def test_every_figure_has_its_conventional_name_and_unit():
-    found = series(text(StandIn()))
+def test_every_metric_has_its_conventional_name_and_unit():
+    found = series(text(FakeLive()))
     assert found["node_up"] == {("spark-1",): 1, ("spark-2",): 0}
     assert found["node_memory_available_bytes"] == {("spark-1",): 20 * 1024**3}
     assert found["node_swap_used_bytes"] == {("spark-1",): 1024**3}
@@ -59,28 +59,28 @@ def test_every_figure_has_its_conventional_name_and_unit():
     assert found["check_age_seconds"] == {(): 12.5}
 
 
-def test_what_is_unknown_or_old_has_no_series():
+def test_unknown_or_stale_values_have_no_series():
     """Unsupported by the GPU, not drafted, a sum that the engine lacks, an engine that was read long ago, a lost node."""
-    found = series(text(StandIn()))
+    found = series(text(FakeLive()))
     for name in ("node_gpu_temperature_celsius", "node_power_watts", "engine_drafts_total"):
         assert name not in found
     assert "engine_inter_token_latency_seconds_bucket" not in found
     assert [node for values in found["node_memory_total_bytes"] for node in values] == ["spark-1"]
-    silent = StandIn(sample(at_s=80.0), sample(engines={}))
+    silent = FakeLive(sample(at_s=80.0), sample(engines={}))
     assert "engine_generated_tokens_total" not in series(text(silent))
-    stopped = StandIn(models=[model(state="on demand", groups=[], release=None, released_at=None)])
+    stopped = FakeLive(models=[model(state="on demand", groups=[], release=None, released_at=None)])
     assert not {"engine_up", "release_info", "release_timestamp_seconds"} & set(series(text(stopped)))
 
 
-def test_the_newest_reading_counts_of_an_engine_that_is_read_every_five_seconds():
+def test_with_an_engine_read_every_five_seconds_its_newest_reading_is_exported():
     newer = {"atlas/default": {**ENGINE, "counts": {**ENGINE["counts"], "generated": 3000}}}
-    live = StandIn(sample(at_s=91.0), sample(at_s=96.0, engines=newer), sample(engines={}))
+    live = FakeLive(sample(at_s=91.0), sample(at_s=96.0, engines=newer), sample(engines={}))
     assert set(series(text(live))["engine_generated_tokens_total"].values()) == {3000}
 
 
-def test_names_that_a_node_makes_up_are_limited_and_cost_its_own_series_alone():
-    """A node that has other disks each second would otherwise have Prometheus keep ever more series."""
-    live = StandIn()
+def test_names_invented_by_a_node_are_limited_and_affect_its_own_series_only():
+    """Otherwise a node with other disks each second would create ever more series in Prometheus."""
+    live = FakeLive()
     exposition = Exposition(live)
     for turn in range(40):
         disks = {f"sd{turn}x{at}": SAMPLE["disks"]["nvme0n1"] for at in range(16)}
@@ -89,10 +89,10 @@ def test_names_that_a_node_makes_up_are_limited_and_cost_its_own_series_alone():
     disks_now = [each.labels for each in found["sparkcluster_node_disk_read_bytes"]]
     assert disks_now == [{"node": "spark-2", "disk": "nvme0n1"}]
     released = model(model='a"\n{}' + "x" * 300)
-    assert "release_info" not in series(text(StandIn(models=[released])))
+    assert "release_info" not in series(text(FakeLive(models=[released])))
 
 
 @pytest.mark.skipif(not shutil.which("promtool"), reason="needs promtool of Debian's package prometheus")
-def test_promtool_finds_nothing_wrong():
-    done = subprocess.run(["promtool", "check", "metrics"], input=text(StandIn()), capture_output=True, check=False)
+def test_promtool_reports_no_problem():
+    done = subprocess.run(["promtool", "check", "metrics"], input=text(FakeLive()), capture_output=True, check=False)
     assert (done.returncode, done.stderr.decode(), done.stdout.decode()) == (0, "", "")

@@ -1,4 +1,4 @@
-"""All that runs, again and again: nodes come and go, each by itself, and whoever waits hears of what ends it."""
+"""The complete loop: nodes disconnect and return independently, and an error reaches every waiting caller."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ DONE = {"done": {"content": "x", "usage": None, "ttft_s": 0.1, "total_s": 0.2}}
 
 
 class Spark(FakeHost):
-    """Sends samples while it is ``up``, and of its engine while that ``serves``: ten tokens and a second each."""
+    """Sends samples while ``up``, and of its engine while that ``serves``: ten tokens and a second each."""
 
     def __init__(self, name: str, facts: Any) -> None:
         super().__init__(name)
@@ -67,7 +67,7 @@ class Samples(FakeStream):
 
 @pytest.fixture
 def sparks(world, monkeypatch):
-    """A cluster that serves, sampled fifty times a second; and its Sparks."""
+    """A cluster that serves, sampled fifty times per second; and its Sparks."""
     monkeypatch.setattr(vitals, "_SOONEST_S", 0.0)
     monkeypatch.setattr(lives, "SOON_S", 0.0)
     monkeypatch.setattr(lives, "RETRY_S", 0.05)
@@ -82,7 +82,7 @@ def begin(one: Any, hosts: Any, **more: Any) -> Live:
 
 
 def until(live: Live, holds: Any, limit_s: float = 20.0) -> dict[str, Any]:
-    """The first document of which that holds."""
+    """The first document for which the condition is true."""
     deadline, number = time.monotonic() + limit_s, 0
     while not holds(live.document):
         number = live.wait(number, 1.0)
@@ -90,7 +90,7 @@ def until(live: Live, holds: Any, limit_s: float = 20.0) -> dict[str, Any]:
     return live.document
 
 
-def test_a_document_says_all_and_is_what_it_was_later(sparks):
+def test_a_document_is_complete_and_does_not_change_later(sparks):
     one, hosts = sparks
     with begin(one, hosts, draw=lambda view, findings: [[[f"{len(view.facts)} nodes, {len(findings)}", ""]]]) as live:
         first, kept = live.document, json.dumps(live.document)
@@ -114,7 +114,7 @@ def test_a_document_says_all_and_is_what_it_was_later(sparks):
         assert history["groups"][KEY]["kv_cache"][-1] == 0.25
 
 
-def test_a_node_that_goes_costs_its_own_series_and_it_comes_back(sparks):
+def test_a_lost_node_loses_only_its_own_series_until_it_returns(sparks):
     one, hosts = sparks
     with begin(one, hosts) as live:
         hosts["beta"].up.clear()
@@ -127,7 +127,7 @@ def test_a_node_that_goes_costs_its_own_series_and_it_comes_back(sparks):
         assert back["nodes"]["beta"] == back["nodes"]["beta"] | {"state": "up", "why": None}
 
 
-def test_an_engine_that_ceases_or_begins_to_answer_is_asked_at_once(sparks, monkeypatch):
+def test_an_engine_that_starts_or_stops_answering_is_checked_immediately(sparks, monkeypatch):
     one, hosts = sparks
     for module in ("inspect.signals", "telemetry.look"):
         monkeypatch.setattr(f"sparkcluster.{module}.FRESH_S", 0.3)
@@ -142,7 +142,7 @@ def test_an_engine_that_ceases_or_begins_to_answer_is_asked_at_once(sparks, monk
         until(live, lambda found: found["state"] == "serving")
 
 
-def test_another_release_is_followed(sparks):
+def test_a_new_release_is_followed(sparks):
     one, hosts = sparks
     with begin(one, hosts, look_s=0.1) as live:
         plan = one.plan(4)
@@ -153,7 +153,7 @@ def test_another_release_is_followed(sparks):
         assert found["state"] == "serving"
 
 
-def test_a_model_that_starts_is_looked_at_more_often(sparks, monkeypatch):
+def test_a_starting_model_is_checked_more_often(sparks, monkeypatch):
     one, hosts = sparks
     monkeypatch.setattr(lives, "STARTING_S", 0.1)
     records = {name: facts.release for name, facts in one.facts.items()}
@@ -167,7 +167,7 @@ def test_a_model_that_starts_is_looked_at_more_often(sparks, monkeypatch):
         until(live, lambda found: found["state"] == "serving")
 
 
-def test_sparks_that_are_all_off_are_a_document(sparks):
+def test_a_cluster_of_unreachable_sparks_has_a_document(sparks):
     one, hosts = sparks
     for host in hosts.values():
         host.up.clear()
@@ -181,7 +181,7 @@ def test_sparks_that_are_all_off_are_a_document(sparks):
         assert {each["state"] for each in live.document["nodes"].values()} == {"lost"}
 
 
-def test_what_ends_it_is_raised_to_whoever_waits(sparks, monkeypatch):
+def test_an_error_of_the_sampling_is_raised_to_waiting_callers(sparks, monkeypatch):
     one, hosts = sparks
     with begin(one, hosts) as live:
         monkeypatch.setattr(lives, "vitals", lambda *_: 1 / 0)
@@ -189,7 +189,7 @@ def test_what_ends_it_is_raised_to_whoever_waits(sparks, monkeypatch):
             [live.wait(live.number, 5.0) for _ in range(9)]
 
 
-def test_ctrl_c_during_the_first_look_ends_the_sampling(sparks, monkeypatch):
+def test_ctrl_c_during_the_first_check_ends_the_sampling(sparks, monkeypatch):
     one, hosts = sparks
 
     def interrupted(*_: Any) -> None:
@@ -203,7 +203,7 @@ def test_ctrl_c_during_the_first_look_ends_the_sampling(sparks, monkeypatch):
     assert closed.is_set()
 
 
-def test_a_clock_that_is_set_moves_the_whole_history(sparks, monkeypatch):
+def test_setting_the_clock_moves_the_complete_history(sparks, monkeypatch):
     one, hosts = sparks
     with begin(one, hosts) as live:
         live.wait(live.number, 5.0)

@@ -1,4 +1,4 @@
-"""A look asks nobody twice at once, requests a token only where one is due, and finds nothing that is not there."""
+"""A check sends no node two concurrent queries, requests a token only when due, and reports no false problem."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def served(one):
     return one.run(plan).record(plan, 3)
 
 
-class Looked:
-    """Looks at ``one``, whose nodes and engine answer what a test sets, and sampler saw what it says."""
+class CheckedCluster:
+    """Checks of ``one``, with answers of nodes and engine set by a test, and sampled data."""
 
     def __init__(self, *worlds, lost=()):
         self.answer: Any = DONE
@@ -57,14 +57,14 @@ def codes(look, cluster="atlas"):
     return {(each.code, each.node) for each in look.findings[cluster] if each.severity != "info"}
 
 
-def test_a_healthy_cluster_has_no_finding_though_no_log_is_read(world):
-    found = Looked(served(world())).again()
+def test_a_healthy_cluster_has_no_finding_although_no_log_is_read(world):
+    found = CheckedCluster(served(world())).again()
     assert codes(found) == set()
     assert found.replies["atlas"]["default"].ttft_s == 0.1
 
 
-def test_a_token_is_requested_again_only_of_an_engine_that_made_none(world):
-    looks = Looked(served(world()))
+def test_a_test_request_is_repeated_only_for_an_engine_that_generated_no_token(world):
+    looks = CheckedCluster(served(world()))
     looks.again()
     for generated in (10.0, 20.0, 30.0):  # others are served
         looks.engine(generated, running=2.0)
@@ -76,9 +76,9 @@ def test_a_token_is_requested_again_only_of_an_engine_that_made_none(world):
         assert looks.tokens() == asked
 
 
-def test_what_did_not_answer_is_asked_each_time_and_so_are_new_ranks(world):
+def test_unanswered_requests_are_repeated_at_each_check_and_so_are_new_ranks(world):
     one = served(world())
-    looks = Looked(one)
+    looks = CheckedCluster(one)
     looks.answer = DEAD
     found = looks.again()
     assert codes(found) == {("RUN-016", "alpha")}
@@ -96,9 +96,9 @@ def test_what_did_not_answer_is_asked_each_time_and_so_are_new_ranks(world):
     assert looks.tokens() == 4
 
 
-def test_a_node_that_hangs_is_not_asked_twice_at_once(world, monkeypatch):
+def test_a_hanging_node_gets_no_second_concurrent_query(world, monkeypatch):
     monkeypatch.setattr(looking, "PROBE_S", 0.2)
-    looks, hangs = Looked(served(world())), threading.Event()
+    looks, hangs = CheckedCluster(served(world())), threading.Event()
     answers = looks.hosts["beta"]._programs["probe"]
     looks.hosts["beta"].program("probe", lambda asked: hangs.wait(30) and answers(asked))
     for _ in range(3):
@@ -111,8 +111,8 @@ def test_a_node_that_hangs_is_not_asked_twice_at_once(world, monkeypatch):
     assert codes(looks.again()) == set()
 
 
-def test_a_node_that_the_sampler_lost_is_not_asked_and_has_the_newest_cause(world):
-    looks = Looked(served(world()))
+def test_a_node_lost_by_the_sampler_is_not_queried_and_has_the_newest_cause(world):
+    looks = CheckedCluster(served(world()))
     looks.lost = {"beta": HostLost("connection to beta broke during vitals", node="beta")}
     (found,) = (each for each in looks.again().findings["atlas"] if each.node == "beta" and each.severity == "error")
     assert (found.code, found.remedy) == ("SSH-003", ("ping 192.168.86.12, and check its power",))
@@ -121,18 +121,18 @@ def test_a_node_that_the_sampler_lost_is_not_asked_and_has_the_newest_cause(worl
     assert not looks.hosts["beta"].requests
 
 
-def test_a_node_whose_samples_alone_end_is_asked_and_serves(world):
-    looks = Looked(served(world()))
+def test_a_node_that_lost_only_its_samples_is_queried_and_serves(world):
+    looks = CheckedCluster(served(world()))
     looks.lost = {"alpha": CommandFailed("vitals failed on alpha: Killed", node="alpha")}
     assert codes(looks.again()) == set()
     assert looks.hosts["alpha"].requests
 
 
-def test_a_rank_that_ended_is_found_with_what_reads_its_log(world):
+def test_an_exited_rank_is_found_with_the_command_to_read_its_log(world):
     one = served(world())
     ended = [rank.model_copy(update={"state": "exited", "exit_code": 1}) for rank in one.facts["beta"].ranks]
     one.change("beta", ranks=[rank.model_dump() for rank in ended])
-    (found,) = (each for each in Looked(one).again().findings["atlas"] if each.code == "RUN-005")
+    (found,) = (each for each in CheckedCluster(one).again().findings["atlas"] if each.code == "RUN-005")
     assert (found.node, found.remedy[0].split("   ")[0]) == ("beta", "sparkcluster doctor INVENTORY")
 
 
@@ -146,12 +146,12 @@ def several(world):
     return one, two
 
 
-def test_what_is_wrong_with_a_node_of_two_models_is_said_once(several):
+def test_a_problem_of_a_node_with_two_models_is_reported_once(several):
     one, two = several
     kernel = ["2026-11-26T04:10:00 NVRM: Xid (PCI:000f:01:00): 79, GPU has fallen off the bus."]
     for each in several:
         each.change("beta", kernel_log=kernel)
-    looks = Looked(one, two)
+    looks = CheckedCluster(one, two)
     found = looks.again()
     assert ("RUN-013", "beta") in codes(found)
     assert codes(found, "atlas-code") == {("RUN-001", None)}
@@ -159,8 +159,8 @@ def test_what_is_wrong_with_a_node_of_two_models_is_said_once(several):
     assert {name: view.spec.model for name, view in found.views.items()} == {"atlas": "chat", "atlas-code": "code"}
 
 
-def test_of_a_node_that_several_models_have_each_gets_its_error(several):
-    looks = Looked(*several)
+def test_of_a_node_with_several_models_each_gets_its_error(several):
+    looks = CheckedCluster(*several)
     looks.lost = {"beta": HostLost("beta sent nothing", node="beta")}
     found = looks.again()
     assert all(set(view.collected.errors) == {"beta"} for view in found.views.values())

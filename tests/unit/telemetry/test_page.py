@@ -1,4 +1,4 @@
-"""The page is one file that the server's Content-Security-Policy lets run, and nothing in it makes markup of text."""
+"""The page is one file that the server's Content-Security-Policy allows, and inserts no markup from text."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 PAGE = Path(__file__).parents[3] / "sparkcluster/telemetry/page.html"
 
 
-def test_the_page_is_one_script_and_one_style_and_makes_no_markup_of_text():
+def test_the_page_is_one_script_and_one_style_and_inserts_no_markup():
     text = PAGE.read_text()
     assert [text.count(each) for each in ("<script>", "<script", "<style>", "<style")] == [1, 1, 1, 1]
     # but for the name of SVG, and of the elements of this page, no address is in it

@@ -1,4 +1,4 @@
-"""The page in Chromium, over the wire and under the server's headers: each state, phone to screen, light and dark."""
+"""The page in Chromium, served with the server's headers: each state, phone to screen, light and dark."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from sparkcluster.bench import record
 from sparkcluster.telemetry import serve
 from tests.unit.bench import sample
 from tests.unit.telemetry import documents
-from tests.unit.telemetry.stand_in import StandIn
+from tests.unit.telemetry.fake_live import FakeLive
 
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
@@ -29,10 +29,10 @@ pytestmark = [pytest.mark.full, pytest.mark.skipif(BROWSER is None, reason="chro
 
 
 class Served:
-    """The server of ``web`` with one document; ``push`` is a tick, ``breaks`` ends what listens and refuses more."""
+    """The server of ``web`` with one document; ``push`` is a tick, ``breaks`` closes connections and refuses new ones."""
 
     def __init__(self, document, history):
-        self.live = StandIn()
+        self.live = FakeLive()
         self.live.views = {"sparks": self.live.views["atlas"]}
         self.live.document, self.live.history = document, history
         self.asked, self.broken, self.open = [], False, []
@@ -79,7 +79,7 @@ class Served:
 
 
 class Browser:
-    """Chromium over its DevTools pipe; ``events`` are those of the open page."""
+    """Chromium through its DevTools pipe; ``events`` are those of the open page."""
 
     def __init__(self, profile):
         to_it, ours = os.pipe()
@@ -126,7 +126,7 @@ class Browser:
         return result["result"].get("value")
 
     def until(self, script):
-        """Wait until ``script`` gives something true, and return that."""
+        """Wait until ``script`` returns a true value; returns it."""
         limit = time.monotonic() + 30
         while not (found := self.evaluate(script)):
             assert time.monotonic() < limit, (script, self.complaints())
@@ -142,13 +142,13 @@ class Browser:
         self("Page.navigate", url=url)
 
     def picture(self):
-        """The whole page as PNG."""
+        """The complete page as PNG."""
         size = self("Page.getLayoutMetrics")["cssContentSize"]
         clip = {"x": 0, "y": 0, "width": size["width"], "height": size["height"], "scale": 1}
         return base64.b64decode(self("Page.captureScreenshot", captureBeyondViewport=True, clip=clip)["data"])
 
     def complaints(self):
-        """What the console shows, and what was refused."""
+        """Console messages and blocked requests."""
         kinds = ("Runtime.consoleAPICalled", "Runtime.exceptionThrown", "Log.entryAdded")
         return [each for each in self.events if each.get("method") in kinds]
 
@@ -159,7 +159,7 @@ class Browser:
 
 
 DRAWN = "document.querySelectorAll('path').length && document.getElementById('bench').childElementCount"
-# Texts whose colour is too near to that of the ground they are on, by WCAG 2.2, 1.4.3.
+# Texts with too little contrast to their background, by WCAG 2.2, 1.4.3.
 PALE = """(() => {
   const parse = (text) => text.match(/[\\d.]+/g).map(Number);
   const light = (text) => parse(text).slice(0, 3).map((each) => each / 255)
@@ -186,7 +186,7 @@ def browser(tmp_path_factory):
 
 @pytest.fixture
 def start(monkeypatch, tmp_path):
-    """``start(document, history)``: both served; two runs of ``bench`` are kept."""
+    """``start(document, history)``: serves both; two runs of ``bench`` are stored."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     for _ in range(2):
         record.save(dataclasses.replace(sample.sweep(), id="", cluster="sparks"))
@@ -202,7 +202,7 @@ def start(monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize("state", documents.STATES)
-def test_each_state_fits_phone_and_screen_and_asks_its_own_server_alone(browser, start, state):
+def test_each_state_fits_phone_and_screen_and_contacts_only_its_server(browser, start, state):
     document, history = documents.STATES[state]()
     server = start(document, history)
     for width in (390, 1280, 1920):
@@ -225,7 +225,7 @@ def test_each_state_fits_phone_and_screen_and_asks_its_own_server_alone(browser,
     assert set(wanted) <= set(shown)
 
 
-def test_text_of_nodes_stays_text(browser, start):
+def test_text_from_nodes_is_not_interpreted_as_html(browser, start):
     server = start(*documents.hostile())
     browser.open(server.url)
     browser.until(DRAWN)
@@ -235,7 +235,7 @@ def test_text_of_nodes_stays_text(browser, start):
     assert set(server.asked) <= {"/", "/events", "/bench", "/favicon.ico"}
 
 
-def test_errors_come_first_and_a_gap_where_nothing_was_known(browser, start):
+def test_errors_come_first_and_unknown_values_leave_a_gap(browser, start):
     document, history = documents.lost()
     for values in history["groups"]["sparks/default"].values():
         values[60:72] = [None] * 12
@@ -253,7 +253,7 @@ def test_errors_come_first_and_a_gap_where_nothing_was_known(browser, start):
     assert re.fullmatch(r"Memory available: unknown; highest in 15 minutes: 21\.\d GiB", now)
 
 
-def test_figures_change_in_place_and_leave_a_selection(browser, start):
+def test_figures_are_updated_in_place_and_keep_a_selection(browser, start):
     document, history = documents.serving()
     server = start(document, history)
     browser.open(server.url)
@@ -275,7 +275,7 @@ def test_figures_change_in_place_and_leave_a_selection(browser, start):
     assert browser.evaluate(places) == before
 
 
-def test_a_broken_stream_is_said_with_its_age_and_ends_by_itself(browser, start):
+def test_a_broken_stream_is_shown_with_its_age_and_cleared_automatically(browser, start):
     server = start(*documents.serving())
     browser.open(server.url)
     browser.until(DRAWN)
@@ -286,7 +286,7 @@ def test_a_broken_stream_is_said_with_its_age_and_ends_by_itself(browser, start)
     assert browser.evaluate("document.querySelector('#word span').className") == "look"
     assert browser.evaluate("document.getElementById('age').textContent").startswith("last state: serving, 1 h 0 min")
     assert browser.evaluate("document.title").startswith("no connection")
-    while server.asked.count("/events") < 2:  # it is refused, after which a browser does not try again
+    while server.asked.count("/events") < 2:  # it is refused, after which a browser does not retry
         time.sleep(0.05)
     server.broken = False
     browser.until("document.getElementById('word').textContent === 'serving'")

@@ -1,4 +1,4 @@
-"""What the server of ``export`` and ``web`` answers, over real connections, and what it refuses."""
+"""Answers and refusals of the server of ``export`` and ``web``, over real connections."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from sparkcluster.bench import record
 from sparkcluster.errors import UsageError
 from sparkcluster.telemetry import serve
 from tests.unit.bench import sample
-from tests.unit.telemetry.stand_in import StandIn
+from tests.unit.telemetry.fake_live import FakeLive
 
 TOKEN = "a-token"
 Ask = Callable[..., Awaitable[aiohttp.ClientResponse]]
@@ -32,13 +32,13 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def served(token: str | None = None, *, local: bool = True, name: str = ""):
-    """Runs a test with ``ask(path, method, **headers)`` and the ``StandIn`` that is served, on a free port of loopback."""
+    """Runs a test with ``ask(path, method, **headers)`` and the ``FakeLive`` that is served, on a free port of loopback."""
 
     def around(test):
         @functools.wraps(test)
         def run() -> None:
             async def main() -> None:
-                live = StandIn()
+                live = FakeLive()
                 server = serve.Server(live, token, local=local, name=name)
                 listener = serve.listening("127.0.0.1:0")
                 loop = asyncio.get_running_loop()
@@ -68,7 +68,7 @@ def served(token: str | None = None, *, local: bool = True, name: str = ""):
 
 
 @served()
-async def test_metrics_and_the_page_are_there_and_can_be_read_only(ask: Ask, live: StandIn) -> None:
+async def test_metrics_and_the_page_are_read_only(ask: Ask, live: FakeLive) -> None:
     for path, kind in {"/": "text/html", "/metrics": "text/plain", "/bench": "application/json"}.items():
         found = await ask(path)
         assert (found.status, found.content_type) == (200, kind)
@@ -83,7 +83,7 @@ async def test_metrics_and_the_page_are_there_and_can_be_read_only(ask: Ask, liv
 
 
 @served()
-async def test_the_page_runs_its_own_script_and_nothing_else(ask: Ask, live: StandIn) -> None:
+async def test_the_page_can_run_its_own_script_only(ask: Ask, live: FakeLive) -> None:
     for path in ("/", "/metrics", "/bench", "/events", "/nothing"):
         found = await ask(path, "HEAD")
         policy = found.headers["Content-Security-Policy"]
@@ -99,8 +99,8 @@ async def test_the_page_runs_its_own_script_and_nothing_else(ask: Ask, live: Sta
 
 
 @served()
-async def test_on_loopback_another_name_is_refused(ask: Ask, live: StandIn) -> None:
-    """A page elsewhere whose own name is made to resolve to 127.0.0.1 could read it (DNS rebinding)."""
+async def test_on_loopback_an_unknown_host_header_is_refused(ask: Ask, live: FakeLive) -> None:
+    """A page on a name that resolves to 127.0.0.1 could otherwise read it (DNS rebinding)."""
     for host in ("localhost", "localhost:9999", "127.0.0.1", "127.1.2.3:80", "[::1]:9469", "LOCALHOST"):
         assert (await ask("/metrics", Host=host)).status == 200, host
     for host in (
@@ -117,7 +117,7 @@ async def test_on_loopback_another_name_is_refused(ask: Ask, live: StandIn) -> N
 
 
 @served(local=False, name="spark-1.lan")
-async def test_elsewhere_an_address_or_a_name_of_this_machine_will_do(ask: Ask, live: StandIn) -> None:
+async def test_beyond_loopback_addresses_and_names_of_this_machine_are_accepted(ask: Ask, live: FakeLive) -> None:
     for host in ("192.168.1.5:9469", "[fe80::1]", socket.gethostname(), f"{socket.gethostname()}.local", "spark-1.lan"):
         assert (await ask("/metrics", Host=host)).status == 200, host
     for host in ("evil.example", ""):
@@ -125,13 +125,13 @@ async def test_elsewhere_an_address_or_a_name_of_this_machine_will_do(ask: Ask, 
 
 
 @served()
-async def test_a_page_of_another_site_can_begin_nothing(ask: Ask, live: StandIn) -> None:
+async def test_a_page_of_another_site_can_start_nothing(ask: Ask, live: FakeLive) -> None:
     for path, status in {"/events": 403, "/bench": 403, "/metrics": 403, "/": 200}.items():
         assert (await ask(path, Sec_Fetch_Site="cross-site")).status == status
 
 
 @served(TOKEN, local=False)
-async def test_who_has_no_token_sees_nothing(ask: Ask, live: StandIn) -> None:
+async def test_without_the_token_nothing_is_visible(ask: Ask, live: FakeLive) -> None:
     for path in ("/", "/metrics", "/events", "/bench", "/nothing", "/?token=wrong", f"/metrics?token={TOKEN}"):
         assert (await ask(path)).status == 401, path
     for value in (f"Bearer {TOKEN}x", f"Basic {TOKEN}", "Bearer", "Bearer é"):
@@ -150,7 +150,7 @@ async def test_who_has_no_token_sees_nothing(ask: Ask, live: StandIn) -> None:
 
 
 async def event(found: aiohttp.ClientResponse) -> tuple[str, dict]:
-    """The next one: its name and document."""
+    """The next event: its name and document."""
     lines: dict[str, str] = {}
     while (line := (await found.content.readline()).decode().rstrip("\n")) or not lines:
         name, _, value = line.partition(": ")
@@ -159,7 +159,7 @@ async def event(found: aiohttp.ClientResponse) -> tuple[str, dict]:
 
 
 @served()
-async def test_what_begins_and_ends_to_be_wrong_is_said_once(ask: Ask, live: StandIn):
+async def test_the_start_and_end_of_a_problem_are_logged_once(ask: Ask, live: FakeLive):
     healthy = {**live.document["models"][0], "findings": []}
     for models in ([healthy], live.document["models"]):
         live.tick(models=models)
@@ -169,7 +169,7 @@ async def test_what_begins_and_ends_to_be_wrong_is_said_once(ask: Ask, live: Sta
 
 
 @served()
-async def test_a_page_gets_the_history_and_then_each_tick(ask: Ask, live: StandIn) -> None:
+async def test_a_page_gets_the_history_and_then_each_tick(ask: Ask, live: FakeLive) -> None:
     live.tick(inventory="\u202e</script>\n\x1b", checked_s=float("nan"))
     found = await ask("/events")
     assert await event(found) == ("history", live.history)
@@ -183,7 +183,7 @@ async def test_a_page_gets_the_history_and_then_each_tick(ask: Ask, live: StandI
 
 
 @served()
-async def test_a_page_that_reads_slowly_gets_the_newest_and_the_others_every_one(ask: Ask, live: StandIn) -> None:
+async def test_a_slow_page_gets_the_newest_tick_and_the_others_every_tick(ask: Ask, live: FakeLive) -> None:
     slow, quick = await ask("/events"), await ask("/events")
     await event(quick)
     await event(quick)
@@ -199,12 +199,12 @@ async def test_a_page_that_reads_slowly_gets_the_newest_and_the_others_every_one
 
 
 @pytest.mark.parametrize("leaves", [True, False])
-def test_a_page_too_many_is_refused_until_one_leaves_or_does_not_read(monkeypatch, leaves: bool) -> None:
-    """A laptop that was closed leaves its connection open, and reads no more."""
+def test_a_page_above_the_limit_is_refused_until_another_closes_or_stops_reading(monkeypatch, leaves: bool) -> None:
+    """A closed laptop leaves its connection open, and does not read."""
     monkeypatch.setattr(serve, "UNREAD_S", 20 if leaves else 0.2)
 
     @served()
-    async def asks(ask: Ask, live: StandIn) -> None:
+    async def asks(ask: Ask, live: FakeLive) -> None:
         pages = [await ask("/events") for _ in range(16)]
         assert (await ask("/events")).status == 503
         if leaves:
@@ -219,9 +219,9 @@ def test_a_page_too_many_is_refused_until_one_leaves_or_does_not_read(monkeypatc
     asks()
 
 
-def test_a_request_that_is_none_is_at_most_a_printable_line_in_the_journal(caplog):
+def test_an_invalid_request_is_at_most_a_printable_line_in_the_journal(caplog):
     @served()
-    async def asks(ask: Ask, live: StandIn) -> None:
+    async def asks(ask: Ask, live: FakeLive) -> None:
         address = (await ask("/")).url
         for said in (b"\x16\x03\x01 what\r\n\r\n", b"GET / HTTP/1.1\r\nHost: a\r\n\x1b[2J\r\n\r\n"):
             reader, writer = await asyncio.open_connection(address.host, address.port)
@@ -240,7 +240,7 @@ def test_runs_of_these_clusters_are_listed_and_drawn(monkeypatch, tmp_path):
         record.save(dataclasses.replace(run, id="", cluster=cluster, cells=run.cells[:1], samples={}))
 
     @served()
-    async def asks(ask: Ask, live: StandIn) -> None:
+    async def asks(ask: Ask, live: FakeLive) -> None:
         (listed,) = await (await ask("/bench")).json()
         known = {"id": "atlas-1", "at": 1_790_000_000.0, "profile": "sweep", "model": "openai/gpt-oss-120b"}
         assert listed == {**known, "decode": pytest.approx(52, rel=0.02), "prefill": pytest.approx(3900, rel=0.02)}
@@ -251,14 +251,14 @@ def test_runs_of_these_clusters_are_listed_and_drawn(monkeypatch, tmp_path):
             assert "sandbox" in policy
             assert "default-src 'none'" in policy
             assert "atlas-1" in await found.text()
-            monkeypatch.setattr(serve, "_draw", None)  # the last one is kept
+            monkeypatch.setattr(serve, "_draw", None)  # the last token is kept
         for path in ("/bench/other-1", "/bench/--help", "/bench/../atlas-1"):
             assert (await ask(path)).status == 404
 
     asks()
 
 
-def test_a_port_in_use_or_no_address_is_one_line():
+def test_a_used_port_or_missing_address_is_one_line():
     with serve.listening("127.0.0.1:0") as taken:
         port = taken.getsockname()[1]
         with pytest.raises(UsageError, match="in use") as failed:
@@ -272,11 +272,11 @@ def test_a_port_in_use_or_no_address_is_one_line():
             serve.listening(text)
 
 
-def test_the_token_is_made_once_and_for_its_user_alone(monkeypatch, tmp_path):
+def test_the_token_is_created_once_and_readable_by_its_user_only(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "new"))
     token, path = serve.token()
     assert serve.token() == (token, path)
     assert len(token) > 40
     assert path.stat().st_mode & 0o777 == 0o600
-    path.write_text("")  # an empty one would let everybody in
+    path.write_text("")  # an empty token would admit every client
     assert len(serve.token()[0]) > 40

@@ -1,4 +1,4 @@
-"""Who sits where, from what the nodes say of themselves."""
+"""Ranks and links of the nodes, from their facts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def two(spark, **beta):
     }
 
 
-def test_a_node_alone_needs_no_network_at_all(spark, cluster):
+def test_a_single_node_needs_no_network(spark, cluster):
     facts = spark(management=None, interfaces=Unread(unread="no ip"), hcas=Unread(unread="no sysfs"))
 
     group = topology.build(cluster({"solo": "10.0.0.1"}), {"solo": facts}).groups[0]
@@ -35,7 +35,7 @@ def test_a_node_alone_needs_no_network_at_all(spark, cluster):
 
 
 @pytest.mark.parametrize("gone", TWO)
-def test_who_does_not_answer_leaves_the_others_their_ranks_and_links(gone, spark, cluster):
+def test_a_node_that_does_not_answer_does_not_change_the_ranks_and_links_of_the_others(gone, spark, cluster):
     whole = topology.build(cluster(TWO), two(spark, gid=5))
     facts = {name: node_facts for name, node_facts in two(spark, gid=5).items() if name != gone}
 
@@ -47,7 +47,7 @@ def test_who_does_not_answer_leaves_the_others_their_ranks_and_links(gone, spark
     assert group.api_host == "127.0.0.1"
 
 
-def test_a_group_of_which_nobody_answers_is_left_out(spark, cluster):
+def test_a_group_without_an_answering_node_is_omitted(spark, cluster):
     groups = [{"name": "one", "nodes": ["alpha"]}, {"name": "two", "nodes": ["beta"]}]
 
     built = topology.build(cluster(TWO, groups=groups), {"beta": spark()}, missing={"alpha"})
@@ -68,7 +68,7 @@ def test_each_node_has_its_own_ports_names_and_gid_layout(spark, cluster):
     assert tuple(name for name, _ in built.rails[0].links) == ("alpha", "beta")
 
 
-def test_hcas_that_disagree_share_no_gid_index(spark, cluster):
+def test_hcas_with_different_layouts_share_no_gid_index(spark, cluster):
     built = topology.build(cluster(TWO), two(spark, gid={"enp1s0f1np1": 3, "enP2p1s0f1np1": 5}))
 
     beta = built.members["beta"]
@@ -76,7 +76,7 @@ def test_hcas_that_disagree_share_no_gid_index(spark, cluster):
     assert [link.gid_index for link in beta.links] == [3, 5]
 
 
-def test_both_ports_cabled_use_all_four_twins(spark, cluster):
+def test_with_both_ports_cabled_all_four_twins_are_used(spark, cluster):
     def both(number):
         return {**rails(PORT_0, number), **rails(PORT_1, number, "192.168.179", "192.168.180")}
 
@@ -85,7 +85,7 @@ def test_both_ports_cabled_use_all_four_twins(spark, cluster):
     assert len(topology.build(cluster(TWO), facts).members["alpha"].hcas) == 4
 
 
-def test_a_rail_that_only_one_node_has_is_left_out(spark, cluster):
+def test_a_rail_on_a_single_node_is_omitted(spark, cluster):
     facts = two(spark)
     facts["beta"] = spark({"enp1s0f1np1": "192.168.177.12/24", "enP2p1s0f1np1": "10.9.9.1/24"})
 
@@ -95,7 +95,7 @@ def test_a_rail_that_only_one_node_has_is_left_out(spark, cluster):
     assert [rail.subnet for rail in built.rails] == ["192.168.177.0/24"]
 
 
-def test_link_local_twins_count_where_nothing_else_does(spark, cluster):
+def test_link_local_twins_count_if_there_are_no_others(spark, cluster):
     facts = {
         "alpha": spark(rails(PORT_0, 11, "169.254.10", "169.254.20") | {}),
         "beta": spark(rails(PORT_1, 12, "169.254.10", "169.254.20"), management="192.168.86.12/24"),
@@ -139,7 +139,7 @@ def test_of_twins_in_one_subnet_the_first_on_the_bus_is_used_on_every_node(spark
     assert topology.build(cluster(hosts, interconnect=rails_of), facts).groups == (group,)
 
 
-def test_twins_that_the_inventory_lists_are_both_used(spark, cluster):
+def test_all_twins_listed_in_the_inventory_are_used(spark, cluster):
     facts = {
         name: spark({PORT_0[0]: f"10.0.0.{number}/24", PORT_0[1]: f"10.0.0.{number + 50}/24"},
                     management=f"192.168.86.{number}/24")
@@ -150,7 +150,7 @@ def test_twins_that_the_inventory_lists_are_both_used(spark, cluster):
     assert {(len(member.links), member.idle_twins) for member in members.values()} == {(2, ())}
 
 
-def test_three_nodes_of_which_each_pair_has_its_own_subnets_are_a_ring(spark, cluster):
+def test_three_nodes_with_separate_subnets_per_pair_are_a_ring(spark, cluster):
     hosts = {"a": "192.168.86.11", "b": "192.168.86.12", "c": "192.168.86.13"}
     facts = {
         "a": spark(rails(PORT_0, 1, "10.1.0", "10.1.1") | rails(PORT_1, 1, "10.3.0", "10.3.1")),
@@ -189,7 +189,7 @@ def test_two_groups_on_one_switch_share_its_rails(spark, cluster):
     assert tuple(name for name, _ in built.rails[0].links) == ("s11", "s12", "s14", "s13")
 
 
-def test_without_any_cable_the_nodes_meet_on_the_wired_management_network(spark, cluster):
+def test_without_any_cable_the_nodes_use_the_wired_management_network(spark, cluster):
     facts = {"alpha": spark(), "beta": spark(management="192.168.86.12/24")}
 
     group = topology.build(cluster({"alpha": "alpha.local", "beta": "beta.local"}), facts).groups[0]
@@ -199,7 +199,7 @@ def test_without_any_cable_the_nodes_meet_on_the_wired_management_network(spark,
     assert group.head.links == ()
 
 
-def test_wifi_serves_only_where_no_wire_is_left(spark, cluster):
+def test_wifi_is_used_only_without_a_wire(spark, cluster):
     facts = {"alpha": spark(management=None), "beta": spark(management=None)}
 
     group = topology.build(cluster({"alpha": "alpha.local", "beta": "beta.local"}), facts).groups[0]
@@ -207,7 +207,7 @@ def test_wifi_serves_only_where_no_wire_is_left(spark, cluster):
     assert [member.interface for member in group.members] == ["wlP9s9", "wlP9s9"]
 
 
-def test_rails_of_the_inventory_hold_without_rdma(spark, cluster):
+def test_rails_of_the_inventory_are_used_without_rdma(spark, cluster):
     facts = {"alpha": spark(), "beta": spark(management="192.168.86.12/24")}
     spec = cluster(TWO, interconnect={"rails": ["192.168.86.0/24"]})
 
@@ -216,7 +216,7 @@ def test_rails_of_the_inventory_hold_without_rdma(spark, cluster):
     assert (group.kind, group.head.address, group.head.hcas) == ("direct", "192.168.86.11", ())
 
 
-def test_a_node_that_is_on_no_rail_is_named_with_what_it_has(spark, cluster):
+def test_a_node_without_a_rail_is_named_with_its_addresses(spark, cluster):
     spec = cluster(TWO, interconnect={"rails": ["10.99.0.0/24"]})
 
     with pytest.raises(PlanError, match=r"alpha has no address .*192\.168\.177\.11/24") as caught:
@@ -225,7 +225,7 @@ def test_a_node_that_is_on_no_rail_is_named_with_what_it_has(spark, cluster):
     assert "interconnect.rails" in str(caught.value.hint)
 
 
-def test_an_explicit_node_is_believed(spark, cluster):
+def test_an_explicit_address_is_used_unchanged(spark, cluster):
     own = {"interfaces": ["enP2p1s0f0np0"], "hcas": ["roceP2p1s0f0"], "gid_index": 7}
     spec = cluster(TWO, nodes={"alpha": {"interconnect": own}})
 
@@ -234,7 +234,7 @@ def test_an_explicit_node_is_believed(spark, cluster):
     assert (alpha.interface, alpha.hcas, alpha.gid_index) == ("enP2p1s0f0np0", ("roceP2p1s0f0",), 7)
 
 
-def test_nodes_in_routed_subnets_join_when_every_interface_is_named(spark, cluster):
+def test_nodes_in_routed_subnets_connect_if_every_interface_is_listed(spark, cluster):
     facts = {"alpha": spark({"enp1s0f0np0": "10.1.0.1/24"}), "beta": spark({"enp1s0f0np0": "10.2.0.1/24"})}
     own = {"interconnect": {"interfaces": ["enp1s0f0np0"]}}
 
@@ -251,12 +251,12 @@ def test_nodes_in_routed_subnets_join_when_every_interface_is_named(spark, clust
         ({"interfaces": ["enp1s0f0np0"], "hcas": ["mlx5_0"]}, "HCA mlx5_0 of alpha does not exist"),
     ],
 )
-def test_an_explicit_part_that_is_missing_is_named(spark, cluster, own, said):
+def test_a_missing_explicit_part_is_named(spark, cluster, own, said):
     with pytest.raises(PlanError, match=said):
         topology.build(cluster(TWO, nodes={"alpha": {"interconnect": own}}), two(spark))
 
 
-def test_interfaces_that_could_not_be_read_say_why(spark, cluster):
+def test_unreadable_interfaces_give_the_reason(spark, cluster):
     facts = two(spark) | {"beta": spark(interfaces=Unread(unread="ip: not found"))}
 
     with pytest.raises(PlanError, match="ip: not found"):
@@ -272,14 +272,14 @@ def test_interfaces_that_could_not_be_read_say_why(spark, cluster):
         ("::1", "::1", "http://[::1]:8000/v1"),
     ],
 )
-def test_the_endpoint_can_be_typed(spark, cluster, host, listens, endpoint):
+def test_the_endpoint_of_each_api_host(spark, cluster, host, listens, endpoint):
     group = topology.build(cluster(TWO, api={"host": host}), two(spark)).groups[0]
 
     assert (group.api_host, group.endpoint) == (listens, endpoint)
 
 
 def test_a_rail_in_a_vlan_has_the_hca_of_its_port(spark, cluster):
-    """The kernel lists GIDs of a VLAN's interface in the table of the port below it."""
+    """The kernel lists the GIDs of a VLAN interface in the table of its parent port."""
     facts = {}
     for place, name in enumerate(TWO, 11):
         node = spark({"enp1s0f1np1": f"10.0.77.{place}/24"})

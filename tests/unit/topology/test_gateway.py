@@ -19,8 +19,8 @@ def cabled(number, first="192.168.177"):
 
 
 @pytest.fixture
-def behind(cluster):
-    """``behind(node, *names, **inventory)``: the spec of a model on nodes ``names`` behind a gateway on ``node``."""
+def spec_behind_gateway(cluster):
+    """``spec_behind_gateway(node, *names, **inventory)``: the spec of a model on nodes ``names`` behind a gateway on ``node``."""
 
     def make(node, *names, **inventory):
         spec = cluster({name: HOSTS[name] for name in names}, gateway={"port": 8080}, **inventory)
@@ -57,23 +57,27 @@ KEY = {"host": "management", "key": {"env": "KEY"}}
         ("beta", ("alpha", "beta"), {"rails": {}}, KEY, "192.168.177.11"),
     ],
 )
-def test_an_engine_listens_where_the_gateway_alone_reaches_it(behind, facts, node, names, beta, api, listens):
-    """On the management network only where there is no other, and then with a key."""
-    group = topology.build(behind(node, *names, api=api), facts(**beta)).groups[0]
+def test_an_engine_listens_where_only_the_gateway_reaches_it(
+    spec_behind_gateway, facts, node, names, beta, api, listens
+):
+    """On the management network only if there is no other, and then with a key."""
+    group = topology.build(spec_behind_gateway(node, *names, api=api), facts(**beta)).groups[0]
     assert (group.api_host, group.endpoint) == (listens, f"http://{listens}:8000/v1")
 
 
-def test_an_open_gateway_is_warned_of_by_its_port(behind, facts):
-    spec, known = behind("alpha", "alpha", api={"host": "management"}), facts()
+def test_an_open_gateway_is_a_warning_with_its_port(spec_behind_gateway, facts):
+    spec, known = spec_behind_gateway("alpha", "alpha", api={"host": "management"}), facts()
     found = checks.run_checks(spec, known, topology.build(spec, known))
     assert [("port 8080" in each.seen, each.severity) for each in found if each.code == "NET-020"] == [
         (True, "warning")
     ]
 
 
-def test_a_node_that_only_the_management_network_joins_to_the_gateways_is_refused_without_a_key(behind, facts):
+def test_a_node_connected_to_the_gateway_only_by_the_management_network_is_refused_without_a_key(
+    spec_behind_gateway, facts
+):
     with pytest.raises(PlanError, match="beta has no address on the interconnect") as caught:
-        topology.build(behind("alpha", "beta"), facts(rails={}))
+        topology.build(spec_behind_gateway("alpha", "beta"), facts(rails={}))
     assert "sparkcluster key INVENTORY" in caught.value.hint
 
 
@@ -86,6 +90,6 @@ def test_a_node_that_only_the_management_network_joins_to_the_gateways_is_refuse
         ("0.0.0.0", "0.0.0.0", "192.168.86.11"),
     ],
 )
-def test_the_gateway_listens_at_the_host_of_the_api(behind, facts, host, listens, shown):
-    found = gateway(behind("alpha", "alpha", api={"host": host}), facts()["alpha"])
+def test_the_gateway_listens_on_the_host_of_the_api(spec_behind_gateway, facts, host, listens, shown):
+    found = gateway(spec_behind_gateway("alpha", "alpha", api={"host": host}), facts()["alpha"])
     assert found == (listens, f"http://{shown}:8080/v1")

@@ -1,4 +1,4 @@
-"""An engine for tests: it answers every request with the same text, by the standard library alone."""
+"""An engine for tests: it answers every request with the same text, using only the standard library."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from sparkcluster.engines.base import Engine, Rank
 
 
 class Canned(Engine):
-    """Serves on one node; its API key is read and never asked for."""
+    """Serves on one node; its API key is read and not required."""
 
     name = "canned"
     title = "Canned"
@@ -18,7 +18,7 @@ class Canned(Engine):
     ready = "canned is ready"
 
     def serve(self, rank: Rank) -> list[str]:
-        """A Python program, sent in the command itself."""
+        """A Python program, passed in the command line."""
         source = Path(__file__).with_name("server.py").read_text()
         where = ["--listen", rank.group.api_host, "--at", str(rank.group.api_port)]
         return ["python3", "-u", "-c", source, *where, "--as", rank.playbook.model_name]

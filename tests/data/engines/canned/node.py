@@ -1,4 +1,4 @@
-"""What a node is told of Canned."""
+"""Data about Canned for the programs on nodes."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -9,20 +9,20 @@ INSPECTION = 'ENGINE = {"version": "1.0"}\n'
 
 
 def built(entrypoint: list[str]) -> bool:
-    """No image is made for it."""
+    """No image is built for it."""
     return False
 
 
 def nvidias(labels: Iterable[str], variables: Iterable[str]) -> bool:
-    """NVIDIA makes none either."""
+    """NVIDIA builds none either."""
     return False
 
 
 def keep_variables(env: dict[str, Any], names: Iterable[str], private: str) -> str | None:
-    """It runs without Ray."""
+    """Nothing to do: it runs without Ray."""
     return None
 
 
 def command(words: list[str], env: dict[str, str], private: str) -> list[str]:
-    """It reads no file."""
+    """Nothing to add: it reads no file."""
     return words

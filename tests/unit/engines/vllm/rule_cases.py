@@ -1,4 +1,4 @@
-"""Cases of the rules: what makes each fire, and what is near and must not."""
+"""Cases of the rules: facts that make each rule fire, and near misses."""
 
 from __future__ import annotations
 

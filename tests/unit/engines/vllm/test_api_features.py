@@ -1,4 +1,4 @@
-"""What clients are told of an API is what its playbook says, and nothing where it says nothing."""
+"""API features for clients come from the playbook only."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def features(model=QWEN, image="vllm/vllm-openai:v0.28.0", **args):
         (LLAMA, {**TOOLS, "reasoning_parser": "x"}, (None, True, True)),
     ],
 )
-def test_context_tools_and_reasoning_are_those_of_the_arguments(model, args, expected):
+def test_context_tools_and_reasoning_come_from_the_arguments(model, args, expected):
     found = features(model, **args)
     assert (found.context, found.tools, found.reasoning) == expected
 
@@ -39,7 +39,7 @@ def test_context_tools_and_reasoning_are_those_of_the_arguments(model, args, exp
         ("sparkarena/spark-vllm-docker:mxfp4", None),
     ],
 )
-def test_the_messages_api_is_there_since_0_11_1(image, messages):
+def test_the_messages_api_exists_since_0_11_1(image, messages):
     assert features(image=image).messages is messages
 
 

@@ -1,4 +1,4 @@
-"""The repositories that a playbook's arguments name beside the model."""
+"""Repositories in a playbook's arguments, in addition to the model."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ def playbook(**keys) -> Playbook:
         ({"command": ["bash", "-c", "vllm serve org/model --tokenizer=a/t"]}, {"a/t": "main"}),
     ],
 )  # fmt: skip
-def test_what_arguments_name_of_the_hub(keys, named):
+def test_repositories_of_the_hub_in_arguments(keys, named):
     assert dict(engine("vllm").repositories(playbook(**keys))) == named
 
 
 @pytest.mark.parametrize("revision", ["a/../../../../token", "--help", "x y", "$(id)"])
-def test_a_revision_that_leads_elsewhere_is_an_error(revision):
-    """It becomes part of a path on the nodes and a word of a command there."""
+def test_a_revision_that_leads_outside_is_an_error(revision):
+    """It becomes part of a path on the nodes, and a word of a command there."""
     made = playbook(args={"tokenizer": "a/t", "tokenizer-revision": revision})
     with pytest.raises(UsageError, match="is not a revision of a/t") as caught:
         _ = made.companions
@@ -51,5 +51,5 @@ def test_a_revision_that_leads_elsewhere_is_an_error(revision):
         ({"load-format": "sharded_state"}, "any"),
     ],
 )
-def test_the_weights_that_are_staged_follow_the_load_format(args, loads):
+def test_the_staged_weights_depend_on_the_load_format(args, loads):
     assert playbook(args=args).choice == {"include": [], "exclude": [], "format": loads}

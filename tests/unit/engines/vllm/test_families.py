@@ -1,4 +1,4 @@
-"""Families with caches of their own, against what others logged of them and what vLLM's source says."""
+"""Families with special caches, compared with public logs and vLLM's source."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ def engine(context=131_072, **changes):
 
 
 @pytest.mark.parametrize("each", fit_families.logged(), ids=lambda each: each.what)
-def test_a_logged_figure_is_within_half_a_percent(each):
+def test_predictions_are_within_half_a_percent_of_logged_figures(each):
     assert abs(each.error) <= fit_families.WITHIN
 
 
-def test_glm_selects_tokens_in_the_layers_that_its_config_counts_and_shares_them_in_the_others():
+def test_glm_selects_tokens_in_the_configured_layers_and_shares_them_with_the_others():
     found = [at for at, cache in enumerate(of(GLM).caches) if cache.index_dim]
     assert found == [0, 1, 2, *range(6, 78, 4)]
     pattern = "F" + "S" * 77
@@ -39,19 +39,19 @@ def test_glm_selects_tokens_in_the_layers_that_its_config_counts_and_shares_them
 
 @pytest.mark.parametrize(("ranks", "dtype"), [(1, "fp8"), (4, "auto")])
 @pytest.mark.parametrize("repository", [GLM, FLASH])
-def test_sparse_attention_takes_the_same_on_each_rank_whatever_the_dtype(repository, ranks, dtype):
+def test_sparse_attention_takes_the_same_on_each_rank_with_any_dtype(repository, ranks, dtype):
     one = layout(of(repository), engine())
     found = layout(of(repository), engine(ranks=ranks, kv_dtype=dtype))
     assert (found.block_bytes, found.request_blocks) == (one.block_bytes, one.request_blocks)
 
 
 @pytest.mark.parametrize("repository", [GLM, FLASH])
-def test_a_dtype_that_sparse_attention_does_not_have_is_refused(repository):
+def test_an_unsupported_dtype_of_sparse_attention_is_refused(repository):
     with pytest.raises(UsageError, match="unsupported KV cache dtype of sparse attention: nvfp4"):
         layout(of(repository), engine(kv_dtype="nvfp4"))
 
 
-def test_a_request_of_deepseek_v4_holds_its_windows_for_every_token_in_flight():
+def test_a_request_of_deepseek_v4_needs_its_windows_for_every_token_in_flight():
     """0.32, context 131,072: 512 blocks, and of 16,384 tokens 2 x 259 windows, 4,099 and 2,065 states."""
     assert layout(of(FLASH), engine()).request_blocks == 512 + 2 * 259 + 4_099 + 2_065
     few = layout(of(FLASH), engine(batched_tokens=2048))
@@ -69,6 +69,6 @@ def test_a_request_of_deepseek_v4_holds_its_windows_for_every_token_in_flight():
         ("moonshotai/Kimi-K2-Instruct", {"index_topk": 2048}, "the keys that its sparse attention selects by"),
     ],
 )
-def test_what_is_not_known_is_refused_and_not_computed_as_something_else(repository, changes, message):
+def test_an_unknown_family_is_refused_and_not_computed_as_another(repository, changes, message):
     with pytest.raises(UsageError, match=message):
         layout(of(repository, **changes), engine())

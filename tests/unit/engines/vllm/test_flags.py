@@ -1,4 +1,4 @@
-"""The table of vLLM's flags, and what is said of arguments that are not in it or have a wrong value."""
+"""The table of vLLM's flags, and findings about unknown arguments or wrong values."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from sparkcluster.topology.model import EMPTY
         ("max-model-len", None, None, None),
     ],
 )
-def test_has(name, low, high, there):
+def test_versions_of_flags(name, low, high, there):
     assert flags.has(flags.table()[name], Versions(low, high)) is there
 
 
@@ -52,7 +52,7 @@ def test_has(name, low, high, there):
         ("compilation-config.mode", 3, None),
     ],
 )
-def test_values(name, value, message):
+def test_values_of_flags(name, value, message):
     problem = flags.misuse(flags.find(name), name, value)
     assert problem is None if message is None else message in problem
 
@@ -63,14 +63,14 @@ def findings(cluster, facts=None, **playbook):
     return [finding for finding in checks.run_stage(context, ("written",)) if finding.code.startswith("SPEC-")]
 
 
-def test_an_unknown_argument_is_an_error_with_the_nearest_and_a_warning_where_others_built_the_image(cluster):
+def test_an_unknown_argument_is_an_error_with_the_nearest_or_a_warning_for_third_party_images(cluster):
     (finding,) = findings(cluster, image="vllm/vllm-openai:nightly", args={"max-modl-len": 4096})
     assert (finding.code, finding.severity, finding.remedy) == ("SPEC-003", "error", ("write max-model-len",))
     (finding,) = findings(cluster, image="ghcr.io/aeon-7/vllm-dflash:latest", args={"dflash-drafter": "x"})
     assert (finding.code, finding.severity) == ("SPEC-003", "warning")
 
 
-def test_an_argument_that_went_is_told_with_what_came_after(cluster):
+def test_a_removed_argument_is_reported_with_its_replacement(cluster):
     (finding,) = findings(cluster, image="vllm/vllm-openai:nightly", args={"speculative-disable-by-batch-size": 32})
     assert finding.code == "SPEC-003"
     assert "no longer has" in finding.summary
@@ -81,7 +81,7 @@ def test_an_argument_that_went_is_told_with_what_came_after(cluster):
     ("image", "codes"),
     [("nvcr.io/nvidia/vllm:26.03-py3", []), ("nvcr.io/nvidia/vllm:26.04-py3", ["SPEC-004"])],
 )
-def test_swap_space_went_after_0_17(cluster, image, codes):
+def test_swap_space_was_removed_after_0_17(cluster, image, codes):
     assert [finding.code for finding in findings(cluster, image=image, args={"swap-space": 4})] == codes
 
 
@@ -92,19 +92,19 @@ def test_swap_space_went_after_0_17(cluster, image, codes):
         ({"hf-overrides": "{bad"}, "write hf-overrides as a mapping"),
     ],
 )
-def test_what_no_vllm_takes_is_one_error_with_what_to_write(cluster, args, remedy):
+def test_an_argument_unknown_to_every_vllm_is_one_error_with_the_replacement(cluster, args, remedy):
     spec = cluster({"a": "192.168.86.11"}, playbook={"args": args})
     (finding,) = (each for each in checks.check_written(spec) if each.severity == "error")
     assert (finding.code, finding.remedy[0].startswith(remedy)) == ("SPEC-005", True)
 
 
-def test_arguments_of_a_command_are_looked_at(cluster):
+def test_arguments_of_a_custom_command_are_checked(cluster):
     words = ["bash", "-c", "pip install x && vllm serve org/model --max-modl-len 4096 --port 8000"]
     (finding,) = findings(cluster, image="vllm/vllm-openai:nightly", command=words)
     assert finding.code == "SPEC-003"
 
 
-def test_a_code_that_no_check_has_is_told(cluster):
+def test_an_unknown_check_code_is_reported(cluster):
     allow = [{"code": "HOST-999", "reason": "we know it well"}, {"code": "HOST-010", "reason": "we know it well"}]
     spec = cluster({"a": "192.168.86.11"}, playbook={"allow": allow}, ignore=["SM121-024", "NET-006"])
     (unknown,) = (finding for finding in checks.check_written(spec) if finding.code == "SPEC-007")
@@ -126,6 +126,6 @@ def test_a_code_that_no_check_has_is_told(cluster):
         ([4], 32768),
     ],
 )
-def test_the_context_of_a_model_counts_its_own_scaling(rope, tokens):
-    """As ``_get_and_verify_max_len`` in vllm/config/model.py derives it, but never less than max_position_embeddings."""
+def test_the_context_limit_of_a_model_includes_its_rope_scaling(rope, tokens):
+    """As derived by ``_get_and_verify_max_len`` in vllm/config/model.py, but never less than max_position_embeddings."""
     assert trained_context(32768, rope) == tokens

@@ -1,4 +1,4 @@
-"""What is read out of an engine's own source: flags and parsers of the layouts that are in use."""
+"""Flags and parsers read from an engine's source, for the layouts in use."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ OLD = {
 
 
 def ask(root: Path, **environment: str) -> dict[str, Any]:
-    """What the interpreter says where the packages below ``root`` come first."""
+    """Output of the interpreter with the packages below ``root`` first."""
     done = subprocess.run(
         [sys.executable, "-S", "-c", SNIPPET],
         capture_output=True,
@@ -113,7 +113,7 @@ def ask(root: Path, **environment: str) -> dict[str, Any]:
 
 
 def lay(root: Path, files: dict[str, str]) -> Path:
-    """A package vllm below ``root``; to import it would fail."""
+    """A package vllm below ``root`` that fails when imported."""
     for name, text in {"__init__.py": "raise SystemExit('imported')\n", **files}.items():
         path = root / "vllm" / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -145,13 +145,13 @@ def test_the_layout_of_vllm_0_11(tmp_path: Path) -> None:
         {"engine/arg_utils.py": NEW["engine/arg_utils.py"]},
         {**NEW, "engine/arg_utils.py": "def add_cli_args(parser):\n    for each in TABLE: parser.add_argument(each)\n"},
     ],
-    ids=["half", "a layout to come"],
+    ids=["partial", "future layout"],
 )
-def test_flags_that_cannot_be_read_are_unknown_rather_than_none_at_all(tmp_path: Path, files: dict[str, str]) -> None:
+def test_unreadable_flags_are_unknown_and_not_empty(tmp_path: Path, files: dict[str, str]) -> None:
     assert ask(lay(tmp_path, files))["flags"] is None
 
 
-def test_a_compiler_in_the_image_is_told(tmp_path: Path) -> None:
+def test_a_compiler_in_the_image_is_reported(tmp_path: Path) -> None:
     assert ask(tmp_path, PATH=str(tmp_path))["compiler"] is False
     (tmp_path / "gcc").write_text("#!/bin/sh\n")
     (tmp_path / "gcc").chmod(0o755)

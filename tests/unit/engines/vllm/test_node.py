@@ -1,4 +1,4 @@
-"""What a node knows of vLLM: the list of variables that Ray must not carry over."""
+"""Node-side code for vLLM: the list of variables that Ray must not copy to other nodes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ import pytest
 from sparkcluster.engines.vllm import node
 
 
-def test_the_carry_over_file_names_what_stays_on_its_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_carry_over_file_lists_variables_that_stay_on_their_node(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     temporary = tmp_path / "tmp"
     temporary.mkdir()
     monkeypatch.setattr(node.tempfile, "tempdir", str(temporary))
@@ -24,8 +26,8 @@ def test_the_carry_over_file_names_what_stays_on_its_node(tmp_path: Path, monkey
 
 
 @pytest.mark.parametrize("set_by_user", [True, False])
-def test_a_list_that_the_user_has_is_kept(tmp_path: Path, set_by_user: bool) -> None:
-    """Named by VLLM_CONFIG_ROOT, or where vLLM looks by itself."""
+def test_a_users_carry_over_file_is_kept(tmp_path: Path, set_by_user: bool) -> None:
+    """In VLLM_CONFIG_ROOT, or in vLLM's default directory."""
     root = tmp_path / "theirs" if set_by_user else tmp_path / ".config" / "vllm"
     root.mkdir(parents=True)
     (root / "ray_non_carry_over_env_vars.json").write_text('["MINE"]')
@@ -38,7 +40,7 @@ def test_a_list_that_the_user_has_is_kept(tmp_path: Path, set_by_user: bool) -> 
 
 
 @pytest.mark.parametrize("broken", ["{", '{"a": 1}', '[1, "KEPT"]'])
-def test_a_broken_list_costs_no_launch(tmp_path: Path, broken: str) -> None:
+def test_an_invalid_carry_over_file_does_not_fail_the_launch(tmp_path: Path, broken: str) -> None:
     (tmp_path / "ray_non_carry_over_env_vars.json").write_text(broken)
     env = {"HOME": "/nowhere", "VLLM_CONFIG_ROOT": str(tmp_path)}
     names = json.loads(Path(node.keep_variables(env, ["OURS"], str(tmp_path))).read_text())

@@ -1,4 +1,4 @@
-"""A launch's log says how far it is, in the words of every vLLM we meet."""
+"""The log of a launch shows its phase, for every supported vLLM."""
 
 from pathlib import Path
 
@@ -16,8 +16,8 @@ def progress_of(name: str) -> tuple[list[str], Progress]:
     return texts, progress
 
 
-def test_the_log_of_a_ray_head_is_told_in_order() -> None:
-    """Recorded from vLLM 0.32 over Ray, two ranks, eager: colours and other ranks' lines are in it."""
+def test_the_log_of_a_ray_head_is_shown_in_order() -> None:
+    """Recorded from vLLM 0.32 with Ray, two ranks, eager: with colours and lines of other ranks."""
     texts, progress = progress_of("vllm-0.32-ray-tp2-head.log")
     assert texts == [
         "starting the engine",
@@ -30,8 +30,8 @@ def test_the_log_of_a_ray_head_is_told_in_order() -> None:
     assert progress.ready
 
 
-def test_the_log_of_a_cuda_engine_is_told_in_order() -> None:
-    """Lines as posted in noonghunna/club-3090#75 and #142, with those that vLLM's sources add around them."""
+def test_the_log_of_a_cuda_engine_is_shown_in_order() -> None:
+    """Lines from noonghunna/club-3090#75 and #142, with the lines around them from vLLM's sources."""
     texts, _ = progress_of("vllm-0.20-cuda.log")
     assert texts == [
         "starting the engine",
@@ -62,7 +62,7 @@ def test_the_log_of_a_cuda_engine_is_told_in_order() -> None:
         ('INFO:     127.0.0.1:43026 - "GET /health HTTP/1.1" 200 OK', None, None),
     ],
 )
-def test_single_lines(line: str, expected: Phase | None, text: str | None) -> None:
+def test_phases_of_single_lines(line: str, expected: Phase | None, text: str | None) -> None:
     found = phase(line, ENGINE)
     assert found == expected
     if text is not None:
@@ -70,8 +70,8 @@ def test_single_lines(line: str, expected: Phase | None, text: str | None) -> No
         assert found.text == text
 
 
-def test_a_slower_ranks_lines_do_not_take_a_node_back() -> None:
-    """The head's log repeats what its workers say, in whatever order that comes."""
+def test_lines_of_a_slower_rank_do_not_move_a_node_to_an_earlier_phase() -> None:
+    """The head's log repeats its workers' lines, in any order."""
     progress = Progress(ENGINE)
     assert progress.feed("Loading safetensors checkpoint shards:  80% Completed | 8/10 [00:00<00:00]")
     assert progress.feed("Loading safetensors checkpoint shards:  20% Completed | 2/10 [00:00<00:00]") is None
@@ -92,14 +92,14 @@ def test_a_slower_ranks_lines_do_not_take_a_node_back() -> None:
         ("Available KV cache memory: -3.20 GiB", {}),
     ],
 )
-def test_what_a_rank_takes_is_read_of_its_log(line, found):
-    """No figure is larger than what a record may hold."""
+def test_the_memory_of_a_rank_is_read_from_its_log(line, found):
+    """No figure is larger than a record may contain."""
     progress = Progress(ENGINE)
     progress.feed(line)
     assert progress.footprint == found
 
 
-def test_a_head_repeats_what_its_workers_log_and_the_rank_with_least_room_counts():
+def test_a_head_repeats_its_workers_logs_and_the_rank_with_the_least_memory_counts():
     progress = Progress(ENGINE)
     for line in (
         "\x1b[36m(EngineCore pid=7)\x1b[0m Model loading took 30.1 GiB memory and 9.1 seconds",

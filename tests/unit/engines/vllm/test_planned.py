@@ -1,4 +1,4 @@
-"""What vLLM is told to let finish when it is stopped, and how long its ranks therefore get."""
+"""Whether vLLM finishes requests at shutdown, and the resulting time limit of its ranks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ DRAINS = ["--shutdown-timeout", "60"]
 
 
 def has(world, *nodes, **inside):
-    """The world where the images of ``nodes`` hold that."""
+    """The world where the images of ``nodes`` have ``inside``."""
     for name in nodes or world.facts:
         image = world.facts[name].image.model_dump()
         world.change(name, image={**image, "inside": {**image["inside"], **inside}})
@@ -23,21 +23,21 @@ def engine(plan, node="alpha"):
 
 
 def limits(plan):
-    """How long each rank of ``plan`` gets to end, as its node would report it."""
+    """Time limit of each rank of ``plan``, as reported by its node."""
     ranks = {name: node.containers[0] for name, node in plan.nodes.items()}
     return {name: stop_limit_s(Rank(name="r", state="running", labels=rank.labels)) for name, rank in ranks.items()}
 
 
 @pytest.mark.parametrize("inside", [{"version": "0.19.0"}, {"flags": ["shutdown-timeout"]}])
-def test_what_is_in_flight_may_finish_where_the_flag_is_known(world, inside):
+def test_requests_in_flight_may_finish_if_the_flag_is_supported(world, inside):
     plan = has(world(), **inside).plan()
     assert engine(plan)[-2:] == DRAINS
     assert limits(plan) == {"alpha": 90, "beta": 30}, "requests are the head's"
 
 
 @pytest.mark.parametrize("inside", [{"version": "0.18.0"}, {"version": None}, {"flags": ["host"]}])
-def test_no_flag_that_an_engine_may_refuse(world, inside):
-    """It was in 0.18's candidates and was taken out again."""
+def test_flags_that_an_engine_might_refuse_are_not_set(world, inside):
+    """It was in 0.18's release candidates and was removed."""
     plan = has(world(), **inside).plan()
     assert "--shutdown-timeout" not in engine(plan)
     assert limits(plan) == {"alpha": 30, "beta": 30}
@@ -51,14 +51,14 @@ def test_no_flag_that_an_engine_may_refuse(world, inside):
         ({"shutdown-timeout": None}, [], 30),
     ],
 )
-def test_what_the_playbook_says_counts(world, args, flags, limit_s):
+def test_the_playbooks_value_wins(world, args, flags, limit_s):
     plan = has(world(playbook={"args": args}), version="0.32.0").plan()
     command = engine(plan)
     assert command[command.index("--shutdown-timeout") :] == flags if flags else "--shutdown-timeout" not in command
     assert limits(plan)["alpha"] == limit_s
 
 
-def test_a_whole_command_is_left_as_it_is_and_its_limit_follows(world):
+def test_a_custom_command_is_unchanged_and_the_time_limit_follows_it(world):
     command = ["vllm", "serve", "m", "--shutdown-timeout", "120"]
     plan = has(world("alpha", playbook={"command": command}), version="0.32.0").plan()
     assert engine(plan) == command

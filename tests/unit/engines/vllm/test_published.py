@@ -1,4 +1,4 @@
-"""Recipes that are published and run on Sparks: no rule calls one of them an error."""
+"""No rule reports an error for published recipes that run on Sparks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ RECIPES = yaml.safe_load((Path(__file__).parents[3] / "data/published_recipes.ya
 
 
 def name(recipe):
-    """The end of its address and its model, to be found by in a report."""
+    """The end of its URL and its model, to find it in a report."""
     return f"{recipe['url'].rpartition('/')[2]}-{recipe['model'].get('id', 'path').rpartition('/')[2]}"
 
 

@@ -1,4 +1,4 @@
-"""Every rule where it fires, and a near miss: another image, version, driver or model where it must not."""
+"""Every rule on a case where it fires, and on a near miss: another image, version, driver or model."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from sparkcluster.engines.vllm.rules.served import Served
 from sparkcluster.spec import load
 
 ROOT = Path(__file__).parents[4]
-# Tests are imported by file and not as a package, so what stands beside one is read by path.
+# Tests are imported by file and not as a package, so a neighbouring module is read by path.
 CODES = {"IMG-010", "IMG-013", "MDL-004", "SPEC-008", "SPEC-009"}
 CASES = runpy.run_path(str(Path(__file__).with_name("rule_cases.py")))["CASES"]
 
 
 def found(cluster, spark, case):
-    """Findings of a playbook as a case describes it, with facts only where it has some."""
+    """Findings of a playbook that a case describes, with facts only if it has some."""
     hosts = {f"n{number}": f"192.168.86.1{number}" for number in range(case.get("nodes", 1))}
     keys = ("model", "image", "args", "env", "setup", "mounts", "command", "executor", "goal", "tensor_parallel",
             "verify", "secrets", "container")  # fmt: skip
@@ -42,7 +42,7 @@ IDS = [f"{case['code']}-{index}" for index, case in enumerate(CASES)]
 
 
 @pytest.mark.parametrize("case", CASES, ids=IDS)
-def test_rule(cluster, spark, case):
+def test_rules_fire_on_their_case_and_not_on_near_misses(cluster, spark, case):
     findings = [finding for finding in found(cluster, spark, case["fires"]) if finding.code == case["code"]]
     assert findings, "did not fire"
     assert {finding.severity for finding in findings} == {case["severity"]}
@@ -61,7 +61,7 @@ def test_every_rule_has_a_case_and_a_near_miss():
     assert all(any("softer" not in near for near in case["misses"]) for case in CASES)
 
 
-def test_every_rule_cites_its_source_and_says_its_reason():
+def test_every_rule_cites_its_source_and_reason():
     for code, check in CATALOGUE.items():
         if code.startswith("SM121-") or code in CODES:
             assert check.stage == "written"
@@ -70,7 +70,7 @@ def test_every_rule_cites_its_source_and_says_its_reason():
             assert not check.why.startswith("VLLM"), code
 
 
-def test_no_rule_fires_on_what_is_not_known(cluster):
+def test_no_rule_reports_unknown_facts(cluster):
     spec = cluster(
         {"a": "192.168.86.11"},
         playbook={"model": {"id": "nobody/secret-model"}, "image": "registry.example/engine:7"},
@@ -91,7 +91,7 @@ def test_no_rule_fires_on_what_is_not_known(cluster):
         ("ghcr.io/z-lab/vllm-openai:gemma4-dflash-cu130", "other", None, None, False),
     ],
 )
-def test_image(reference_, family, low, high, moves):
+def test_versions_from_image_references(reference_, family, low, high, moves):
     seen = versions.of_reference(reference_)
     assert (seen.family, seen.moves) == (family, moves)
     assert (seen.versions.low, seen.versions.high) == (low, high)
@@ -111,14 +111,14 @@ def test_image(reference_, family, low, high, moves):
         ("someone/else", None, None),
     ],
 )
-def test_model(name, kind, family):
+def test_families_from_model_names(name, kind, family):
     assert family_flags.kind(name) == kind
     seen = family_flags.family(name, None)
     assert (seen.name if seen else None) == family
 
 
-def test_config_json_decides_about_the_kind(cluster, spark):
-    """A repository may be called as it likes; what lies on the node is what will be loaded."""
+def test_config_json_determines_the_kind(cluster, spark):
+    """A repository may have any name; the model on the node will be loaded."""
     config = {
         "architectures": ["Qwen3MoeForCausalLM"], "num_experts": 128, "max_position_embeddings": 32768,
         "quantization_config": {"quant_method": "compressed-tensors", "format": "nvfp4-pack-quantized"},
@@ -135,7 +135,7 @@ def test_config_json_decides_about_the_kind(cluster, spark):
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "playbooks").glob("*.yaml")), ids=lambda path: path.stem)
-def test_bundled_playbooks_warn_of_nothing_that_they_do_not_allow(path, cluster):
+def test_bundled_playbooks_have_no_warning_that_they_do_not_allow(path, cluster):
     playbook = load.read_playbook(path)[0]
     spec = cluster({"a": "192.168.86.11"}, runtime={"kind": "docker" if playbook.image else "process"})
     spec = spec.__class__(spec.inventory, playbook, path, path)
