@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import os
 
 from sparkcluster.cli.common import emitted, inventory_argument, option
@@ -20,16 +21,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Create the API key, or say where it is stored; prints the command that uses it, never the key."""
-    from sparkcluster.endpoint.connection import curl
+    from sparkcluster.endpoint.connection import Key, curl
     from sparkcluster.inspect.connect import connection
     from sparkcluster.setup.api_key import make
+    from sparkcluster.spec.load import load_all
 
     file = args.file
     if file is not None and not file.startswith("~"):
         file = os.path.abspath(file)  # noqa: PTH100 - as it was typed, links and all
+    found = connection(load_all(args.inventory, starts=False)[0])  # may fail, so before anything is written
     made = make(args.inventory, file, rotate=args.rotate)
-    found = connection(made.spec)
-    document = made.as_json() | {"curl": curl(found)}
+    document = made.as_json() | {"curl": curl(dataclasses.replace(found, key=Key(file=made.file)))}
     if emitted(args, document):
         return 0
     data(f"{_SAID[made.key]} {made.file}")
@@ -37,6 +39,9 @@ def run(args: argparse.Namespace) -> int:
         data(f"  {line}")
     data(f"  try      {document['curl']}")
     data("  clients  ", typed("sparkcluster connect INVENTORY"))
-    if made.key != "kept":
-        message("sparkcluster restart INVENTORY   until then the old key stays valid, or none is needed", kind="next")
+    if made.key == "created":
+        message("sparkcluster up INVENTORY", kind="next")
+        message("sparkcluster restart INVENTORY   if it already runs", kind="or")
+    elif made.key == "rotated":
+        message("sparkcluster restart INVENTORY   until then the old key stays valid", kind="next")
     return 0

@@ -24,6 +24,7 @@ from sparkcluster.runtime import secrets
 from sparkcluster.spec import Inventory, Spec
 from sparkcluster.spec.inventory import ONLY_GROUP, Node, bracketed
 from sparkcluster.spec.load import load
+from sparkcluster.spec.models import gateway_node
 from sparkcluster.spec.playbook import Playbook
 
 # For all nodes: configuring a client should not wait for a Spark that is switched off.
@@ -83,7 +84,7 @@ def connection(spec: Spec, group: str | None = None, *, key: str | None = None) 
         written = load(spec.inventory_path, starts=False).inventory
         api = written.api.model_copy(update={"port": inventory.gateway.port})
         inventory = written.model_copy(update={"api": api, "cluster": inventory.cluster})
-        head = next(node for node in written.nodes if node.label == spec.gateway_node)
+        head = next(node for node in written.nodes if node.label == gateway_node(written))
     url, tunnel = _reached(inventory, head)
     others = [_reached(inventory, _group(inventory, each.name)[1]) for each in inventory.groups if each.name != name]
     source = inventory.api.key

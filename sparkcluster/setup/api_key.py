@@ -28,13 +28,11 @@ class Made:
     """Result of ``make``.
 
     Attributes:
-        spec: the updated inventory.
         file: path of the key file, as written in the inventory.
         key: whether it was created, rotated or kept.
         difference: unified diff of the inventory, by line; empty if it is unchanged.
     """
 
-    spec: Spec
     file: str
     key: Literal["created", "rotated", "kept"]
     difference: tuple[str, ...] = ()
@@ -95,7 +93,7 @@ def make(path: Path, file: str | None = None, *, rotate: bool = False) -> Made:
     if after != before or not found:
         consent.remember(each.digest for each in consent.unaccepted(spec, "api.key"))
     difference = tuple(existing.difference(path, before, after))
-    return Made(spec, wanted, "kept" if found else "rotated" if had else "created", difference)
+    return Made(wanted, "kept" if found else "rotated" if had else "created", difference)
 
 
 def default(spec: Spec) -> str:

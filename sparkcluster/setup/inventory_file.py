@@ -244,8 +244,9 @@ def with_values(text: str, file: str, values: Mapping[KeyPath, Any]) -> str:
         made = _put(made, path, value) if made is not None else None
     first = next(iter(values))
     where = path_text(first[:2]) if first[0] == "models" else first[0]
-    why = "\n".join([f"where its {where} section ends is unclear", *lines])
-    return _as_wanted(made, file, wanted, why, f"add these lines to {where}")
+    why = "\n".join([f"edit its {where} section by hand, so that it has", *lines])
+    hint = "replace these keys if they are there; only a section with one key per line is edited automatically"
+    return _as_wanted(made, file, wanted, why, hint)
 
 
 def _lines(path: KeyPath, value: Any) -> list[str]:

@@ -495,9 +495,7 @@ DOCUMENTS: dict[str, Schema] = {
                 name=text(),
                 host=text(),
                 role=text("head or worker", null=True),
-                state=text(
-                    "empty without a rank; unknown or unreachable if its ranks could not be read"
-                ),
+                state=text("empty without a rank; unknown or unreachable if its ranks could not be read"),
                 why=text(null=True),
                 container=text(null=True),
                 image=text("local image ID, or null", null=True),

@@ -291,6 +291,13 @@ def test_the_page_on_models_shows_the_printed_output(capsys):
     assert f"```\n{out}```\n" in (root / "docs/internals/clients.md").read_text()
 
 
+def test_a_gateway_of_one_model_takes_flags_of_one_model(several, capsys):
+    with_gateway = several({"playbook": "gpt-oss-120b"})
+    Path(with_gateway).write_text(Path(with_gateway).read_text() + "gateway: {port: 9000}\n")
+    found = json.loads(run(capsys, with_gateway, "--json", "--set", "args.max-model-len=8192").out)
+    assert found["endpoint"] == "http://192.168.1.11:9000/v1"
+
+
 def test_behind_a_gateway_all_models_share_its_address(several, capsys):
     with_gateway = several()
     Path(with_gateway).write_text(Path(with_gateway).read_text() + "gateway: {port: 9000}\n")

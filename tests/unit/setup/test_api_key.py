@@ -44,7 +44,7 @@ def test_the_file_is_written_into_the_inventory_and_every_other_byte_is_unchange
 
 @pytest.mark.parametrize(
     "api",
-    ["api:\n", "api: &a {port: 9000}\nenv: *a\n"],
+    ["api:\n", "api: &a {port: 9000}\nenv: *a\n", "api: {port: 9000, key: {env: KEY}}\n"],
 )
 def test_an_unclear_inventory_is_unchanged_and_the_lines_to_write_are_shown(api):
     with pytest.raises(UsageError) as caught:
@@ -181,6 +181,41 @@ def test_an_impossible_request_changes_nothing(desk, tmp_path):
         assert desk.inventory.read_text() == HEAD + api
         assert not desk.file.exists()
         assert not (tmp_path / "a-slip").exists()
+
+
+SEVERAL = """cluster: desk
+nodes:
+  - {name: left, host: 192.168.1.11}
+  - {name: right, host: 192.168.1.12}
+models:
+  - {playbook: qwen3-embedding-4b, nodes: [right], port: 9100%s}
+  - {playbook: gpt-oss-120b, nodes: [left]}
+%sapi:
+  host: management
+"""
+
+
+@pytest.mark.parametrize(
+    ("on_demand", "gateway", "address"),
+    [("", "", "192.168.1.12:9100"), ("", "gateway: {port: 8100}\n", "192.168.1.12:8100")]
+    + [(", on_demand: {}", "gateway: {}\n", "192.168.1.11:8000")],
+)
+def test_with_several_models_the_first_one_or_the_gateway_is_asked(desk, on_demand, gateway, address):
+    desk.inventory.write_text(SEVERAL % (on_demand, gateway))
+    first, again = json.loads(desk(None, "--json").out), json.loads(desk(None, "--json").out)
+    assert first["key"] == "created"
+    assert first["curl"].endswith(f" http://{address}/v1/models")
+    assert again == {**first, "key": "kept", "changed": False, "difference": []}
+
+
+def test_without_an_address_to_show_nothing_is_made(desk, monkeypatch):
+    def refuse(target):
+        raise UsageError("ssh_config cannot be used")
+
+    monkeypatch.setattr("sparkcluster.inspect.connect.ssh_target", refuse)
+    desk(LOCAL, code=2)
+    assert desk.inventory.read_text() == HEAD + LOCAL
+    assert not desk.file.exists()
 
 
 def test_the_document_has_the_change_and_no_key(desk):
