@@ -40,6 +40,7 @@ def run(args: argparse.Namespace) -> int:
     from sparkcluster.fit.headers import from_path
     from sparkcluster.fit.known import known, not_recorded
     from sparkcluster.fit.source import spark
+    from sparkcluster.spec.check import group_sizes
 
     if len(args.playbooks) > 1 or _is_inventory(args.playbooks[0]):
         return _together(args)
@@ -57,6 +58,8 @@ def run(args: argparse.Namespace) -> int:
             raise UsageError(f"the memory that {playbook.engine} needs is unknown", hint="start it and read its log")
         found["not_counted"] = [*filter(None, [model.note]), *found["not_counted"]]
         found["recorded"] = list(model.recorded)
+    if not playbook.serves_on(nodes):
+        found["doubts"].append(f"the playbook is for {group_sizes(playbook, nodes)}, so up refuses {nodes}")
     if spec is not None:
         (found["measured"],) = _measured([spec], nodes)
     if not emitted(args, found):
@@ -142,12 +145,16 @@ def _show(found: Mapping[str, Any], *, verbose: bool) -> None:
     """The verdict first; then hints, the memory of each part, and the sources."""
     verdicts = {True: ("fits", "good"), False: ("does not fit", "bad"), None: ("may not fit", "look")}
     verdict, style = verdicts[found["fits"]]
+    if "memory" not in found:
+        verdict = "is not recorded: unknown whether it fits"
+    elif found["fits"] and found["doubts"]:
+        verdict, style = "would fit", "look"
     on = "one Spark" if found["nodes"] == 1 else f"{found['nodes']} Sparks"
     data(paint(f"{found['playbook']} {verdict} on {on}", f"bold {style}"))
     for line in (*found["problems"], *found["doubts"]):
         data(line, indent="  ")
-    for line in found["advice"]:
-        message(line, kind="hint")
+    for at, line in enumerate(found["advice"]):
+        message(line, kind="or" if at and not found["fits"] else "hint")
     if "memory" in found:
         _figures(found, verbose=verbose)
     if measured := found.get("measured"):

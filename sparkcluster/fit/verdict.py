@@ -274,8 +274,8 @@ def _too_small(found: Fit) -> str:
             f"weights of {size(found.weights.rank_bytes)} and the memory of a step are "
             f"{size(-pool)} more than the engine's budget of {size(found.budget_bytes)}"
         )
-    of = "one request" if requests == 1 else f"{requests} requests"
-    needs = f"{of} of {found.engine.context:,} tokens needs {size(found.layout.bytes_for(requests))} of KV cache"
+    of, need = ("one request", "needs") if requests == 1 else (f"{requests} requests", "need")
+    needs = f"{of} of {found.engine.context:,} tokens {need} {size(found.layout.bytes_for(requests))} of KV cache"
     if found.least_bytes == found.most_bytes:
         return f"{needs}, but only {size(pool)} is left"
     return f"{needs}, but {size(max(0, found.least_bytes))} to {size(found.most_bytes)} are left"
@@ -299,7 +299,7 @@ def _smaller(found: Fit, config: ModelConfig) -> list[str]:
             advice.append("set kv-cache-dtype to fp8, if the model tolerates it")
     nodes = 2 * engine.ranks
     if config.shape.heads and config.shape.heads % nodes == 0:
-        advice.append(f"serve it on {nodes} Sparks: tensor_parallel {nodes}")
-    if config.quantization.bits_per_weight is None or config.quantization.bits_per_weight > 8:
+        advice.append(f"serve it on {nodes} Sparks, with tensor_parallel {nodes} or auto in the playbook")
+    if config.quantization.kind == "none":
         advice.append("use a checkpoint with smaller weights, such as NVFP4 or FP8")
     return advice or ["use a smaller model"]

@@ -175,7 +175,7 @@ def _size(written: Inventory, served: Playbook, document: Document) -> Iterator[
     ]
     for path, where, nodes in sizes or [(("nodes",), "the inventory lists", len(written.nodes))]:
         if not served.serves_on(nodes):
-            message = f"playbook {served.name} is for {_wanted(served, nodes)}, but {where} {nodes}"
+            message = f"playbook {served.name} is for {group_sizes(served, nodes)}, but {where} {nodes}"
             hint = f"{_divided(written, served)}; other playbooks: sparkcluster playbooks --sparks {nodes}"
             yield document.problem(path, message, hint, key=True)
 
@@ -192,7 +192,7 @@ def _divided(written: Inventory, served: Playbook) -> str:
     return f"list only {count(size, 'node')}, or for replicas write groups: [{', '.join(groups)}]"
 
 
-def _wanted(served: Playbook, nodes: int) -> str:
+def group_sizes(served: Playbook, nodes: int) -> str:
     """The numbers of Sparks that the playbook supports, for messages; ``nodes`` is not supported."""
     least, most = served.nodes.min, served.nodes.max
     if served.ranks is not None and served.ranks != nodes:

@@ -179,7 +179,7 @@ def forecast(
     room = machine.visible_bytes - loaded - step - HOST_BYTES - pool
     problems, doubts, advice = list[str](), list[str](), list[str]()
     if pool - less < asked:
-        text = f"{count(wanted, 'request')} of {found.context:,} tokens takes {size(asked)} of KV cache"
+        text = f"{count(wanted, 'request')} of {found.context:,} tokens would take {size(asked)} of KV cache"
         (problems if pool < asked else doubts).append(f"{text}, and {size(max(0, pool - less))} is left")
         cache = states + asked if slots else asked / (1 - STATE_SHARE * bool(found.state_bytes))
         smallest = math.ceil((loaded + less + cache) / free * 100) / 100
@@ -187,7 +187,8 @@ def forecast(
         first = f"set {TOKENS} to {wanted * found.context}" if limited else f"set {FRACTION} to {smallest:.2f}"
         advice += [first] * (limited or smallest <= MOST)
         advice += [f"set {CONTEXT} to {fewer}, with {FRACTION} {MOST:.2f}"] * (smallest > MOST and fewer > 0)
-        advice += [f"serve it on {2 * nodes} Sparks: tensor_parallel {2 * nodes}"] * (smallest > MOST)
+        more = f"serve it on {2 * nodes} Sparks, with tensor_parallel {2 * nodes} or auto in the playbook"
+        advice += [more] * (smallest > MOST)
     if room < machine.system_bytes:
         problems.append(
             f"only {size(max(0, room))} would be left for the system, which needs {size(machine.system_bytes)}"

@@ -50,7 +50,7 @@ def test_a_model_that_does_not_fit_exits_1_with_the_setting_to_change(fit):
     code, out, err = fit("--memory-gb", "16")
     assert code == 1
     assert out.startswith("mine does not fit on one Spark\n")
-    assert "hint: serve it on 2 Sparks" in err
+    assert "hint: serve it on 2 Sparks, with tensor_parallel 2 or auto in the playbook\n" in err
 
 
 def test_the_answer_comes_first_and_shows_the_number_of_requests_once(fit):
@@ -91,7 +91,7 @@ def test_an_extended_context_that_the_vendor_documents_needs_one_variable(fit, t
     config = ("--config", str(tmp_path / "config.json"))
     args = {"gpu-memory-utilization": 0.85, "max-model-len": context, "kv-cache-dtype": "fp8"}
     got, _, err = fit(*config, *flags, config=NANO, model=model, args=args)
-    hint = 'hint: for 800,000 tokens write VLLM_ALLOW_LONG_MAX_MODEL_LEN: "1" under env'
+    hint = 'for 800,000 tokens write VLLM_ALLOW_LONG_MAX_MODEL_LEN: "1" under env'
     assert (got, hint in err) == (code, "1048577" not in flags)
 
 
@@ -181,13 +181,33 @@ def test_a_bundled_playbook_is_answered_without_the_hub(offline, capsys):
 def test_a_model_without_a_record_is_reported_with_the_command_that_records_it(offline, capsys):
     assert guarded(["fit", "gemma-4-12b-coder"]) == 0
     said = capsys.readouterr()
-    assert said.out.startswith("gemma-4-12b-coder may not fit on one Spark\n")
+    assert said.out.startswith("gemma-4-12b-coder is not recorded: unknown whether it fits on one Spark\n")
     assert "http://127.0.0.1:1" in said.out
     assert "scripts/record-model sakamakismile/gemma-4-12B" in said.err
     assert guarded(["fit", "gemma-4-12b-coder", "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     json_schemas.validate("fit", document)
     assert (document["fits"], document["verdict"], "memory" in document) == (None, "not recorded", False)
+
+
+def test_memory_for_more_nodes_than_the_playbook_is_for_is_no_promise(offline, capsys):
+    """``lint`` and ``up`` refuse the group."""
+    assert guarded(["fit", "qwen3.6-27b-nvfp4", "--nodes", "2"]) == 0
+    headline, reason = capsys.readouterr().out.splitlines()[:2]
+    assert headline == "qwen3.6-27b-nvfp4 would fit on 2 Sparks"
+    assert reason == "  the playbook is for 1 Spark, so up refuses 2"
+    assert guarded(["fit", "gpt-oss-120b", "--nodes", "2"]) == 0
+    assert capsys.readouterr().out.startswith("gpt-oss-120b fits on 2 Sparks\n")
+
+
+def test_smaller_weights_are_advised_only_for_a_model_that_is_not_quantized(offline, capsys):
+    found = {}
+    for name in ("llama-3.3-70b-instruct", "qwen3.6-35b-a3b-nvfp4"):
+        guarded(["fit", name, "--memory-gb", "12"])
+        found[name] = capsys.readouterr().err
+    assert ["such as NVFP4" in text for text in found.values()] == [True, False]
+    assert "hint: serve it on 4 Sparks" in found["llama-3.3-70b-instruct"]
+    assert "or: use a checkpoint with smaller weights" in found["llama-3.3-70b-instruct"]
 
 
 MEASURED = {"load_gib": 7.61, "kv_gib": 76.49, "kv_tokens": 4_843_965.0, "graphs_gib": 0.83}
