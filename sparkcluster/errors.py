@@ -285,13 +285,12 @@ class PlanError(SparkclusterError):
 class FoundErrors(SparkclusterError):
     """Findings of severity error."""
 
-    def __init__(self, findings: Sequence[Finding]) -> None:
+    def __init__(self, findings: Sequence[Finding], result: str = "nothing was started or stopped") -> None:
         self.findings = tuple(findings)
         errors = [finding for finding in self.findings if finding.severity == "error"]
         super().__init__(
-            f"{len(errors)} error{'s' * (len(errors) != 1)} to fix before launch; nothing was started or stopped",
+            f"{len(errors)} error{'s' * (len(errors) != 1)}; {result}",
             node=errors[0].node if len(errors) == 1 else None,
-            step="preflight",
             hint=errors[0].remedy[0] if errors and errors[0].remedy else None,
         )
 

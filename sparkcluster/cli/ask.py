@@ -16,7 +16,7 @@ _EXAMPLE = 'sparkcluster ask INVENTORY "Hello"'
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Flags of ``ask``."""
-    inventory_argument(parser, playbook=False, model="the main model")
+    inventory_argument(parser, playbook=False, model="default: the first chat model")
     about = "the prompt; - reads standard input (default: standard input, or a chat on a terminal)"
     option(parser, "prompt PROMPT*", about)
     option(parser, "--system TEXT", "system prompt")

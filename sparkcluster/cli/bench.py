@@ -20,10 +20,9 @@ _VIEWS = {"list": "", "show": " RUN", "compare": " A B"}
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Flags of ``bench``."""
-    inventory_argument(parser, "--json-lines", playbook=False, model="")
+    inventory_argument(parser, "--json-lines", playbook=False, model="required if it has several")
     parser.set_defaults(instead=True)
     option(parser, "names RUN*", "bench list, bench show RUN, bench compare A B: recorded runs")
-    option(parser, "--model NAME", "model to measure, if the inventory has several")
     profiles = ("quick", "guide", "sweep", "arena")
     option(parser, "--profile P", "quick (default), guide, sweep or arena", choices=profiles, default="quick")
     option(parser, "--runs N", "measured passes per cell, after a warm-up pass (default: 3)", at_least(1), default=3)

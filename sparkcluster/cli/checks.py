@@ -37,10 +37,11 @@ def _explain(page: Page) -> None:
     from sparkcluster.checks.catalogue import STAGES
 
     data(paint(f"{page.code}  {page.title}", "bold"))
+    what, _, commands = STAGES[page.stage].replace("`", "").partition(": ")
     parts = {
-        "severity": page.severity if page.severity == "info" else f"{page.severity} at most",
-        "checks": STAGES[page.stage].replace("`", ""),
-        "needs": ", ".join(page.needs),
+        "severity": page.severity if page.severity == "info" else f"up to {page.severity}",
+        "reads": ", ".join(page.needs) or what,
+        "run by": commands,
         "why": " ".join(f"{page.why}. {page.more}".split()),
         "setup": page.step and f"sparkcluster setup INVENTORY --only {page.step}",
         "remedy": page.remedy or "the finding shows the commands for each node",

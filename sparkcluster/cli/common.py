@@ -31,10 +31,13 @@ INVENTORY_VARIABLE = "SPARKCLUSTER_INVENTORY"
 INVENTORY_FILE = "sparkcluster.yaml"
 
 
-def inventory_argument(parser: argparse.ArgumentParser, *flags: str, playbook: bool = True, model: str = "all") -> None:
+def inventory_argument(
+    parser: argparse.ArgumentParser, *flags: str, playbook: bool = True, model: str = "default: all", one: str = ""
+) -> None:
     """Add INVENTORY, ``--json``, more common ``flags`` and, unless they are false, ``--playbook`` and ``--model``.
 
-    A command without ``--model`` is about the nodes, or about all models together.
+    ``one`` lists further flags that are for one model. A command without ``--model`` is about the nodes, or about all
+    models together.
 
     ``Parser.read`` fills in INVENTORY if it is omitted (see :func:`is_inventory`), so ``args.inventory`` is always a
     path. Add other positional arguments after this call.
@@ -42,7 +45,9 @@ def inventory_argument(parser: argparse.ArgumentParser, *flags: str, playbook: b
     about = f"path of the inventory (default: ${INVENTORY_VARIABLE}, else ./{INVENTORY_FILE})"
     option(parser, "inventory INVENTORY?", about, Path)
     if model:
-        option(parser, "--model NAME", f"one of the inventory's models (default: {model})")
+        alone = ", ".join(filter(None, ["--playbook, --set" if playbook else "", one]))
+        model += f"; required with {alone}" if alone else ""
+        option(parser, "--model NAME", f"one of the inventory's models ({model})")
     if playbook:
         option(parser, "--playbook P", "playbook (name, path or model) instead of the inventory's")
         common_flags(parser, "--set")
@@ -152,8 +157,8 @@ def at_least(minimum: int) -> Callable[[str], float]:
 _FLAGS: dict[str, dict[str, Any]] = {
     "--json": {"about": "print one JSON document to stdout and nothing else"},
     "--json-lines": {"about": "print events as JSON lines, the result last"},
-    "--yes": {"about": "do not ask: accept what playbook, inventory or release may do, and a changed image"},
-    "-v --verbose": {"about": "also show notes, and why each finding matters"},
+    "--yes": {"about": "answer yes to questions about permissions and a changed image"},
+    "-v --verbose": {"about": "also show findings of severity info, and why each finding matters"},
     "--no-rollback": {"about": "on failure, keep the new release and write a bundle"},
     "--set KEY=VALUE*": {"about": "override a playbook key: args.max-model-len=65536"},
     "--timeout S": {"about": "seconds to wait for the model (default: the playbook's)", "kind": number(1)},
@@ -218,7 +223,7 @@ def accepted(args: argparse.Namespace, spec: Spec, report: Report) -> Spec:
 
         findings = check_written(spec)
         if has_errors(findings):
-            raise FoundErrors(findings)
+            raise FoundErrors(findings, "nothing was changed")
 
     return consent.accept(spec, report, yes=args.yes, check=check)
 

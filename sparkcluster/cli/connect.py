@@ -20,7 +20,7 @@ ALL_MODELS = True
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Flags of ``connect``."""
-    inventory_argument(parser, model="all; with --client, the main model")
+    inventory_argument(parser, model="default: all; with --client, the main model", one="--group")
     option(parser, "--client NAME", "print the settings for this client (default: list clients)")
     option(parser, "--group G", "group to connect to (default: the first)")
     option(parser, "--show-key", "print the API key itself, not where it is stored")

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Flags of ``doctor``."""
-    inventory_argument(parser, "--verbose", "--json-lines")
+    inventory_argument(parser, "--verbose", "--json-lines", one="--bundle")
     option(parser, "--bundle FILE", "write all data read, without secrets, to a .tar.gz", Path)
     option(parser, "--timeout S", "limit in seconds; a healthy cluster needs 5 (default: 30)", number(5), default=30.0)
 

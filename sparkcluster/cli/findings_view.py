@@ -22,7 +22,7 @@ def width() -> int:
 def show(findings: Sequence[Finding], nodes: Iterable[str], *, verbose: bool) -> None:
     """Write findings to stdout by node: those of the whole cluster first, then in the order of ``nodes``.
 
-    ``verbose`` also shows notes, and why each finding matters.
+    ``verbose`` also shows infos, and why each finding matters.
     """
     shown = [finding for finding in findings if verbose or finding.severity != "info"]
     for place in dict.fromkeys([None, *nodes, *(finding.node for finding in shown)]):
@@ -35,13 +35,13 @@ def show(findings: Sequence[Finding], nodes: Iterable[str], *, verbose: bool) ->
             show_finding(finding, stream=sys.stdout, headline=headline, why=verbose)
 
 
-def counted(findings: Sequence[Finding], *, verbose: bool) -> list[str]:
-    """Number of errors per node, and of warnings and notes."""
-    wrong = Counter(finding.node for finding in findings if finding.severity == "error")
+def counted(findings: Sequence[Finding], *, verbose: bool, cluster: str = "") -> list[str]:
+    """Number of errors per node, or of the ``cluster``, and of warnings and infos."""
+    wrong = Counter(finding.node or cluster for finding in findings if finding.severity == "error")
     shown = [count(number, "error") + (f" on {node}" if node else "") for node, number in wrong.items()]
     severities = Counter(finding.severity for finding in findings)
     if severities["warning"]:
         shown.append(count(severities["warning"], "warning"))
     if severities["info"]:
-        shown.append(count(severities["info"], "note") + ("" if verbose else " (shown with -v)"))
+        shown.append(f"{severities['info']} info" + ("" if verbose else " (shown with -v)"))
     return shown

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import os
 
 from sparkcluster.cli.common import emitted, inventory_argument, option
@@ -21,6 +20,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Create the API key, or say where it is stored; prints the command that uses it, never the key."""
+    import dataclasses
+
     from sparkcluster.endpoint.connection import Key, curl
     from sparkcluster.inspect.connect import connection
     from sparkcluster.setup.api_key import make

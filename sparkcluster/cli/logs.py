@@ -22,7 +22,7 @@ _LINES, _LINES_SEARCHED = 200, 100_000
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Flags of ``logs``."""
-    inventory_argument(parser, playbook=False)
+    inventory_argument(parser, playbook=False, one="--follow, --failed, --json-lines")
     option(parser, "node NODE?", "only this node (default: all, merged by time)")
     option(parser, "--json-lines", "print each line as a JSON document")
     option(parser, "-f --follow", "keep printing new lines until Ctrl-C")

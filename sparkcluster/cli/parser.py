@@ -109,6 +109,7 @@ class Parser(argparse.ArgumentParser):
         from sparkcluster.cli.verbs import ALIASES
 
         text = re.sub(r"^argument (\S+): ", r"\1: ", " ".join(message.split()))
+        text = re.sub("the following arguments are required: (.*)", r"\1 is missing", text)
         hint: str | None = f"{self.prog} --help"
         if choice := re.fullmatch(r"(\S+: invalid choice: '?(.*?)'?) \(choose from (.*)\)", text):
             choices = [each.strip(" '") for each in choice[3].split(",")]

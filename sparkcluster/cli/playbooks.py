@@ -62,6 +62,8 @@ def run(args: argparse.Namespace) -> int:
     elif len(short) < len(found):
         asked = f" --for {purpose}" if purpose else ""
         message(f"… {len(found) - len(short)} more: sparkcluster playbooks{asked} --all")
+    if not found:
+        message("no such playbook for one group; for replicas, divide the Sparks into groups: docs/models.md")
     message("SPEED: tokens/s of one request, ~ is an estimate; details: sparkcluster playbooks NAME")
     return 0
 
@@ -108,7 +110,7 @@ def _page(found: Offer, args: argparse.Namespace) -> None:
         data(f"figure    {figure.what} {playbooks.text(figure)}")
         data(paint(figure.source, "dim"), indent="  ")
     for line in playbook.source:
-        data(paint(line, "dim"), indent="  ")
+        data("source    ", paint(line, "dim"))
     if args.measured:
         from sparkcluster.bench.record import kept
         from sparkcluster.cli.bench_view import listed

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Flags of ``preflight``."""
-    inventory_argument(parser, "--verbose", "--json-lines")
-    option(parser, "--yes", "do not ask: accept what playbook and inventory may do, and with --fix every change")
+    inventory_argument(parser, "--verbose", "--json-lines", one="--fix, --bundle")
+    option(parser, "--yes", "answer yes to questions about permissions and, with --fix, each change")
     option(parser, "--ignore CODE*", "treat errors with this code as warnings")
     option(parser, "--deep", "also measure bandwidth between nodes, and NCCL in a container of the image (minutes)")
     option(parser, "--hash", "also compare the weights' SHA-256 (reads all of them)")
@@ -87,7 +87,7 @@ def show(found: Preflight, *, verbose: bool) -> None:
         data(f"{gap.what}, on {gap.node or 'the cluster'} ({gap.why})", kind="unknown")
     word = paint("ready", "bold good") if found.ok else paint("not ready", "bold bad")
     ran = [count(len(found.view.facts), "node"), count(found.checks, "check")] if found.ok else []
-    counts = findings_view.counted(found.findings, verbose=verbose)
+    counts = findings_view.counted(found.findings, verbose=verbose, cluster=found.view.spec.inventory.cluster)
     data(word, ": " + ", ".join([*ran, *counts, *([f"{found.seconds:.1f} s"] if found.ok else [])]))
 
 

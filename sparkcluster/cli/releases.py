@@ -14,7 +14,7 @@ from sparkcluster.errors import UsageError
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Flags of ``releases``."""
-    inventory_argument(parser, playbook=False)
+    inventory_argument(parser, playbook=False, one="NUMBER")
     option(parser, "numbers NUMBER*", "two releases to compare", at_least(1))
 
 

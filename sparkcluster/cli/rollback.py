@@ -10,7 +10,7 @@ from sparkcluster.cli.common import at_least, common_flags, inventory_argument, 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Flags of ``rollback``."""
-    inventory_argument(parser, "--json-lines", "--yes", playbook=False)
+    inventory_argument(parser, "--json-lines", "--yes", playbook=False, model="required if it has several")
     option(parser, "release RELEASE?", "number (default: newest that differs from the running release)", at_least(1))
     option(parser, "--save", "afterwards write its playbook, image and settings into the inventory")
     common_flags(parser, "--timeout", "--wait")

@@ -13,7 +13,7 @@ from sparkcluster.printable import shell
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Flags of ``stage``."""
-    inventory_argument(parser, "--json-lines", "--yes")
+    inventory_argument(parser, "--json-lines", "--yes", one="--from")
     about = "copy only the weights or only the image"
     option(parser, "what {weights,image}?", about, choices=("weights", "image"))
     about = "directory with the weights, or an image archive, on this machine; used only if no node has them"

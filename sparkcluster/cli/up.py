@@ -19,7 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Flags of ``up``."""
     inventory_argument(parser, "--json-lines", "--yes")
     option(parser, "--dry-run", "show what would be done and change nothing")
-    option(parser, "--replace", "also replace groups that serve another plan or secret, or fail to answer as expected")
+    option(parser, "--replace", "also replace running groups with another plan or secret, or with wrong answers")
     common_flags(parser, "--no-rollback", "--min-speed", "--timeout", "--wait")
     parser.set_defaults(min_speed=0.0, verbose=False)  # verbose: of plan, for --dry-run
     option(parser, "--clear-caches", "delete compile caches before the start")

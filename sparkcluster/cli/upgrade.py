@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Flags of ``upgrade``."""
-    inventory_argument(parser, "--json-lines", "--yes")
+    inventory_argument(parser, "--json-lines", "--yes", one="--image, --save, --resume, --order")
     option(parser, "--image REF", "container image instead of the playbook's")
     option(parser, "--dry-run", "show what would be done and change nothing")
     option(parser, "-v --verbose", "with --dry-run: show every difference and copy")

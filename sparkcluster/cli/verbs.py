@@ -22,4 +22,6 @@ def instead_of(words: Sequence[str]) -> str | None:
     if word.endswith((".yaml", ".yml")):
         return f"the command comes first: {shell('sparkcluster status', words[0])}"
     near = word if word in ALIASES else closest(word, [*ALIASES, *COMMANDS])
-    return shell("sparkcluster", ALIASES.get(near, near), *words[1:]) if near else None
+    command = ALIASES.get(near or "", near)
+    kind = ALIASES.get(words[1]) if words[1:] else None  # get nodes: the second word is not an argument of ours
+    return shell("sparkcluster", command, *(words[1:] if kind != command else ())) if command else None

@@ -64,7 +64,6 @@ def unreachable(name: str, error: SparkclusterError) -> Finding:
         code,
         node=name,
         summary=error.message.removeprefix(f"{name}: "),
-        seen=(type(error).__doc__ or "").partition("\n")[0].rstrip("."),
         why="a group is started on all of its nodes or not at all",
         step="ssh-key" if isinstance(error, AuthFailed) else None,
     )

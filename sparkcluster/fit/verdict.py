@@ -299,7 +299,7 @@ def _smaller(found: Fit, config: ModelConfig) -> list[str]:
             advice.append("set kv-cache-dtype to fp8, if the model tolerates it")
     nodes = 2 * engine.ranks
     if config.shape.heads and config.shape.heads % nodes == 0:
-        advice.append(f"serve it on {nodes} Sparks, with tensor_parallel {nodes} or auto in the playbook")
+        advice.append(f"serve it on {nodes} Sparks, with tensor_parallel {nodes} or auto")
     if config.quantization.kind == "none":
         advice.append("use a checkpoint with smaller weights, such as NVFP4 or FP8")
     return advice or ["use a smaller model"]

@@ -236,8 +236,9 @@ class Login:
         if isinstance(failure, TimeoutError):
             text = f"no answer from {where} within {target.connect_timeout_s:g} s"
             raise self._error(HostTimeout, text, f"ping {target.host}") from failure
-        refused = isinstance(failure, ConnectionRefusedError)
-        hint = "on the node: sudo systemctl start ssh" if refused else f"ping {target.host}, and check its power"
+        hint = f"ping {target.host}, and check its power"
+        if isinstance(failure, ConnectionRefusedError):
+            hint = f"on the node: sudo systemctl start ssh; or allow port {target.port} in its firewall"
         if sys.platform == "darwin" and failure.errno == errno.EHOSTUNREACH:
             # Apple's TN3179: a program without permission for the local network gets this error
             hint += "; on macOS: System Settings, Privacy & Security, Local Network: allow your terminal"

@@ -145,7 +145,7 @@ class View:
     def stop_on_errors(self) -> None:
         """Raise FoundErrors if a finding prevents a launch, PlanError if there is no plan."""
         if has_errors(self.findings):
-            raise FoundErrors([*self.findings, *unset(self.spec)])
+            raise FoundErrors([*self.findings, *unset(self.spec)], "no plan can be made")
         if self.unplanned:
             raise self.unplanned
 

@@ -21,10 +21,9 @@ from sparkcluster.inspect.cluster import see
 from sparkcluster.inspect.state import is_unloaded
 from sparkcluster.plan.release_record import RecordedGroup, recorded_groups
 from sparkcluster.runtime import secrets
-from sparkcluster.spec import Inventory, Spec
+from sparkcluster.spec import Inventory, Spec, models
 from sparkcluster.spec.inventory import ONLY_GROUP, Node, bracketed
 from sparkcluster.spec.load import load
-from sparkcluster.spec.models import gateway_node
 from sparkcluster.spec.playbook import Playbook
 
 # For all nodes: configuring a client should not wait for a Spark that is switched off.
@@ -84,7 +83,7 @@ def connection(spec: Spec, group: str | None = None, *, key: str | None = None) 
         written = load(spec.inventory_path, starts=False).inventory
         api = written.api.model_copy(update={"port": inventory.gateway.port})
         inventory = written.model_copy(update={"api": api, "cluster": inventory.cluster})
-        head = next(node for node in written.nodes if node.label == gateway_node(written))
+        head = next(node for node in written.nodes if node.label == models.gateway_node(written))
     url, tunnel = _reached(inventory, head)
     others = [_reached(inventory, _group(inventory, each.name)[1]) for each in inventory.groups if each.name != name]
     source = inventory.api.key
@@ -134,11 +133,11 @@ def document(
         UsageError: the client needs a chat model, and there is none.
     """
     each = [_one(connection, release) for connection, release in zip(found, releases, strict=True)]
-    models = [{"name": model.name, "kind": model.kind, **said} for model, said in zip(found, each, strict=True)]
+    several = [{"name": model.name, "kind": model.kind, **said} for model, said in zip(found, each, strict=True)]
     listed = [{"name": name, "title": each.title, "about": each.about} for name, each in CLIENTS.items()]
     return {
         **each[0],
-        **({"models": models} if len(models) > 1 else {}),
+        **({"models": several} if len(several) > 1 else {}),
         "client": None if client is None else _client(client, main),
         "clients": listed,
     }

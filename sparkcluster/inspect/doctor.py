@@ -78,7 +78,7 @@ class Diagnosis:
         replies = [reply for reply in self.running.replies.values() if reply.ttft_s is not None]
         why = f": {found['why']}" if found["why"] else ""
         is_what = f"serves {found['model']}" if self.state == SERVING else f"is {self.state}{why}"
-        parts = [f"{found['cluster']} {is_what}"]
+        parts = [f"{'the state of ' * (self.state == UNKNOWN)}{found['cluster']} {is_what}"]
         if replies:
             parts.append(speed(max(replies, key=lambda reply: reply.ttft_s or 0)))
         severities = Counter(finding.severity for finding in self.findings if finding.severity != "info")

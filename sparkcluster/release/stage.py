@@ -67,7 +67,7 @@ def stage(fleet: Fleet, spec: Spec, options: Options, report: Report) -> StageRe
     report.step("connect", count(len(fleet.hosts), "Spark"))
     view = view_cluster(fleet, spec)
     if view.collected.errors:
-        raise FoundErrors(view.collected.findings())
+        raise FoundErrors(view.collected.findings(), "nothing was changed")
     if options.dry_run:
         return expected(fleet, view, options, report)
     with contextlib.ExitStack() as leases:

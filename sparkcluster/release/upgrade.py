@@ -182,7 +182,7 @@ def preview(fleet: Fleet, spec: Spec, report: Report) -> Preview:
     """
     view = view_cluster(fleet, spec)
     if view.collected.errors:
-        raise FoundErrors([*view.collected.findings(), *unset(spec)])
+        raise FoundErrors([*view.collected.findings(), *unset(spec)], "nothing was changed")
     groups = states(view)
     recorded = [group.recorded for group in groups.values() if group.recorded]
     changed: list[str] = []

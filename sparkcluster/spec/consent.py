@@ -97,7 +97,7 @@ def _ask(spec: Spec, found: list[powers.Power], shown: list[str], report: Report
     if not yes and not report.confirm(f"accept it for cluster {spec.inventory.cluster}?"):
         kinds = ", ".join(dict.fromkeys(each.kind for each in found))
         flag = "run sparkcluster preflight INVENTORY --yes" if yes is None else "add --yes"
-        raise UsageError(f"not accepted yet: {kinds}", hint=f"to accept, answer y, or {flag}")
+        raise UsageError(f"not accepted yet: {kinds}", hint=f"{flag}, or answer y in a terminal")
 
 
 def require(spec: Spec) -> None:

@@ -42,7 +42,7 @@ def all_bundled(spec: Spec) -> bool:
 
 def foreign(spec: Spec) -> str:
     """Why the playbook does not count as bundled, for messages."""
-    changed = "is a bundled playbook with changed keys (set, image or overlay), so all of it is asked about"
+    changed = "is a bundled playbook with changes (set, image or overlay)"
     return changed if _is_shipped(spec.playbook_path) else "is not a bundled playbook"
 
 

@@ -185,7 +185,7 @@ def lines(
     inventory: Inventory,
     variants: Iterable[Playbook] = (),
     *,
-    head: str = "it may do more than serve (up asks once):",
+    head: str = "up asks once whether it may:",
     whole: bool = False,
 ) -> list[str]:
     """Lines that show the powers of ``playbook`` and its ``variants`` beyond serving.

@@ -59,7 +59,7 @@ _COMMANDS = """# Commands
 
 _CHECKS = """# Checks
 
-What `up`, `preflight`, `doctor` and `lint` check. An error stops `up`; a warning or a note does not. A code never
+What `up`, `preflight`, `doctor` and `lint` check. An error stops `up`; a warning does not, nor does info. A code never
 changes its meaning. A playbook accepts a finding with `allow: [{code, reason}]`. An inventory turns an error into a
 warning with `ignore: [code]`. Findings that protect against hostile playbooks can be accepted by the inventory alone.
 `sparkcluster checks CODE` shows one of these sections.
@@ -192,7 +192,7 @@ def checks() -> str:
         if page.subject != subject:
             subject = page.subject
             parts.append(f"\n## {SUBJECTS.get(subject, subject)}\n")
-        needs = f" · needs {', '.join(f'`{one}`' for one in page.needs)}" if page.needs else ""
+        needs = f" · reads {', '.join(f'`{one}`' for one in page.needs)}" if page.needs else ""
         remedy = page.remedy or "the finding shows the commands for each node"
         parts.append(f"\n### {page.code}\n\n**{page.title}** · {page.severity} · {page.stage}{needs}\n\n{page.why}.\n")
         parts.append(f"\n{page.more}\n" if page.more else "")

@@ -187,8 +187,7 @@ def forecast(
         first = f"set {TOKENS} to {wanted * found.context}" if limited else f"set {FRACTION} to {smallest:.2f}"
         advice += [first] * (limited or smallest <= MOST)
         advice += [f"set {CONTEXT} to {fewer}, with {FRACTION} {MOST:.2f}"] * (smallest > MOST and fewer > 0)
-        more = f"serve it on {2 * nodes} Sparks, with tensor_parallel {2 * nodes} or auto in the playbook"
-        advice += [more] * (smallest > MOST)
+        advice += [f"serve it on {2 * nodes} Sparks, with tensor_parallel {2 * nodes} or auto"] * (smallest > MOST)
     if room < machine.system_bytes:
         problems.append(
             f"only {size(max(0, room))} would be left for the system, which needs {size(machine.system_bytes)}"

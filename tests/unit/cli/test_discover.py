@@ -215,6 +215,8 @@ def test_a_file_written_by_discover_needs_no_consent_and_an_existing_one_does(ne
     (tmp_path / "other").write_text("")
     capsys.readouterr()
     assert guarded([*INTO[:-1], "--host", "192.168.1.12", "-i", "other"]) == 2
-    assert "error: not accepted yet: after_ready, identity\n" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "error: not accepted yet: after_ready, identity\n" in said
+    assert "hint: add --yes, or answer y in a terminal\n" in said
     assert guarded([*INTO, "--host", "192.168.1.12", "-i", "other"]) == 0
     assert consent.unaccepted(load(mine)) == []

@@ -50,7 +50,7 @@ def test_a_model_that_does_not_fit_exits_1_with_the_setting_to_change(fit):
     code, out, err = fit("--memory-gb", "16")
     assert code == 1
     assert out.startswith("mine does not fit on one Spark\n")
-    assert "hint: serve it on 2 Sparks, with tensor_parallel 2 or auto in the playbook\n" in err
+    assert "hint: serve it on 2 Sparks, with tensor_parallel 2 or auto\n" in err
 
 
 def test_the_answer_comes_first_and_shows_the_number_of_requests_once(fit):

@@ -69,7 +69,7 @@ MISTAKES = [
         "list only 1 node, or for replicas write groups: [{name: r1, nodes: [spark-1]}, {name: r2, nodes: [spark-2]}]; other",
     ),
     Mistake("lint", 2, "FILE is missing", "give its path"),
-    Mistake("lab fault", 2, "the following arguments are required: NODE", "sparkcluster lab fault --help"),
+    Mistake("lab fault", 2, "NODE is missing", "sparkcluster lab fault --help"),
     Mistake("fit inventory/two.yaml", 2, "no file inventory/two.yaml", "write its path from this directory"),
     Mistake("logs mine.yaml spark-9", 2, "spark-9 is not a node of mine.yaml", "did you mean spark-2?"),
     Mistake("logs mine.yaml --since yesterday", 2, "--since: must be like 10m or", "sparkcluster logs --help", 0),

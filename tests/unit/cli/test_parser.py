@@ -101,6 +101,7 @@ def test_the_suggested_correction_is_a_command(line: str) -> None:
     [
         ("stop cluster --json-lines", "sparkcluster down cluster --json-lines"),
         ("tail 'my file.yaml' spark-1", "sparkcluster logs 'my file.yaml' spark-1"),
+        ("get nodes", "sparkcluster status"),
         ("Strat", "sparkcluster up"),
         ("statsu c.yaml", "sparkcluster status c.yaml"),
         ("c.yaml up", "the command comes first: sparkcluster status c.yaml"),

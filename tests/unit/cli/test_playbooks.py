@@ -31,6 +31,11 @@ def test_a_single_playbook_shows_its_contents_and_the_command_to_type(printed):
     assert shown.err.endswith("next: sparkcluster up INVENTORY --playbook openai/gpt-oss-120b\n")
 
 
+def test_an_empty_list_is_explained(printed):
+    assert "docs/models.md" in printed("--sparks", "3").err
+    assert "docs/models.md" not in printed("--sparks", "2").err
+
+
 def test_the_list_has_one_line_per_playbook(printed):
     for words in ((), ("--all",)):
         shown = printed(*words)

@@ -271,7 +271,7 @@ setup: [pip install x, "echo SPACES hidden XXX", "pip list # show versions\\ncur
 """
 PERMIT = "permit: {mounts: ['/scratch:rw'], capabilities: [NET_RAW], devices: [/dev/gdrdrv], secrets: [WANDB_API_KEY], builds: [./mod]}\n"
 SHOWN = """\
-it may do more than serve (up asks once):
+up asks once whether it may:
   image      org/image:latest
   user       root, even if the image has another user
   read       ~/models/m
@@ -477,7 +477,7 @@ def test_in_a_checkout_only_unchanged_bundled_files_count_as_bundled(tmp_path: P
         command = [sys.executable, "-m", "sparkcluster", "lint", path]
         return subprocess.run(command, capture_output=True, text=True, env=there, check=True).stdout
 
-    told = "it may do more than serve"
+    told = "up asks once whether it may"
     assert told not in linted(here)
     assert told in linted(here.with_name("stranger.yaml"))
     here.write_text(f"{here.read_text()}\nsetup: [pip install x]\n")
@@ -559,7 +559,7 @@ def test_image_and_keys_that_override_a_bundled_playbook_need_consent(tmp_path: 
         path = inventory(tmp_path, None, port=node.server_address[1], name=f"case-{at}", more=more)
         asked = up(path)
         assert asked.code == 2, more
-        assert "is a bundled playbook with changed keys" in asked.err
+        assert "is a bundled playbook with changes" in asked.err
         assert up(path, "--yes").code == 1
 
 

@@ -75,6 +75,17 @@ def test_a_list_from_some_of_the_nodes_is_shown_and_exits_with_1(command, flag, 
     assert f"{command} failed on two" in "".join(capsys.readouterr())
 
 
+@pytest.mark.parametrize(("command", "result"), [("plan", "no plan can be made"), ("stage", "nothing was changed")])
+def test_the_error_says_what_that_means_for_the_command(command, result, inventory, capsys):
+    assert guarded([command, inventory]) == 1
+    assert f"error: 2 errors; {result}\n" in capsys.readouterr().err
+
+
+def test_the_state_is_unknown_and_not_the_cluster(inventory, capsys):
+    assert guarded(["doctor", inventory]) == 1
+    assert "\nthe state of away is unknown: " in capsys.readouterr().out
+
+
 def test_all_nodes_are_checked(inventory, capsys):
     assert guarded(["up", inventory, "--json"]) == 1
     document = json.loads(capsys.readouterr().out)

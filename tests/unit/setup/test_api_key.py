@@ -197,8 +197,11 @@ models:
 
 @pytest.mark.parametrize(
     ("on_demand", "gateway", "address"),
-    [("", "", "192.168.1.12:9100"), ("", "gateway: {port: 8100}\n", "192.168.1.12:8100")]
-    + [(", on_demand: {}", "gateway: {}\n", "192.168.1.11:8000")],
+    [
+        ("", "", "192.168.1.12:9100"),
+        ("", "gateway: {port: 8100}\n", "192.168.1.12:8100"),
+        (", on_demand: {}", "gateway: {}\n", "192.168.1.11:8000"),
+    ],
 )
 def test_with_several_models_the_first_one_or_the_gateway_is_asked(desk, on_demand, gateway, address):
     desk.inventory.write_text(SEVERAL % (on_demand, gateway))
