@@ -245,7 +245,8 @@ SPARKS = many(record(name=text(), host=text()))
 
 DOCUMENTS: dict[str, Schema] = {
     "error": record(
-        "what any command prints when it fails; `kind` is a name below",
+        "what any command prints when it fails; in `error`: `kind` (second table of json.md), `message`, `node`, "
+        "`step`, `hint`, and of some kinds `problems`, `log`, `reason`, `difference`, `others`",
         _optional=("findings",),
         error=record(
             _optional=("problems", "log", "reason", "difference", "others"),
@@ -853,7 +854,7 @@ DOCUMENTS: dict[str, Schema] = {
         ),
     ),
     "bench": {
-        "description": "a run is a BenchRecord; list prints all of them as runs; compare and --ab print the others",
+        "description": "a run is a BenchRecord (json.schema.json); list prints all as runs; compare and --ab the others",
         "anyOf": [
             ref("BenchRecord"),
             record(runs=many(ref("BenchRecord"))),
@@ -1017,8 +1018,10 @@ def page() -> str:
     lines = [
         "# JSON output",
         "",
-        "With `--json` a command writes one document to stdout and nothing else; with `--json-lines` one event",
-        "per line, and the document last. Later versions may add keys; they do not rename or remove any.",
+        "With `--json` a command writes one document to stdout and nothing else, also if it fails; with `--json-lines`",
+        "one event per line, and the document last. Later versions may add keys; they do not rename or remove any.",
+        "With several models, keys such as `ok` and `state` are those of the first one (of `follow`: the worst state):",
+        "read `models` and the exit code.",
         "[json.schema.json](json.schema.json) has a definition for each command, `error` and `event`.",
         "",
         "| document | keys |",
@@ -1027,7 +1030,7 @@ def page() -> str:
     for name, document in DOCUMENTS.items():
         several = document.get("anyOf", [document])
         keys = ", ".join(f"`{key}`" for each in several for key in each.get("properties", ()))
-        about = f"{document['description']}: " if "description" in document else ""
+        about = f"{document['description']}. Keys: " if "description" in document else ""
         lines.append(f"| `{name}` | {about}{keys} |")
     codes = {kind.__name__: kind.exit_code for kind in _kinds(errors.SparkclusterError)}
     lines += ["", "| kind of error | exit code |", "|---|---|"]
