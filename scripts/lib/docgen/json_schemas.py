@@ -854,7 +854,7 @@ DOCUMENTS: dict[str, Schema] = {
         ),
     ),
     "bench": {
-        "description": "a run is a BenchRecord (json.schema.json); list prints all as runs; compare and --ab the others",
+        "description": "a run is a BenchRecord (json.schema.json); list prints runs, compare and --ab the others",
         "anyOf": [
             ref("BenchRecord"),
             record(runs=many(ref("BenchRecord"))),
