@@ -79,7 +79,7 @@ def show(found: dict[str, Any], *, watches: bool = False) -> None:
     if client is None:
         for each in models:
             key, kind = each["key"], each.get("kind", "chat")
-            where = "none" if key is None else f"${key['env']}" if key["env"] else key["file"]
+            where = "none" if key is None else key.get("value") or (f"${key['env']}" if key["env"] else key["file"])
             endpoint = paint(each["endpoint"] or "address unknown", "bold")
             what = "model" if kind == "chat" else f"{kind} model"
             data(endpoint, *(f"  {url}" for url in each["others"]), f"  {what} {each['model']}  key {where}")

@@ -29,13 +29,14 @@ def run(args: argparse.Namespace) -> int:
 
     file = args.file
     if file is not None and not file.startswith("~"):
-        file = os.path.abspath(file)  # noqa: PTH100 - as it was typed, links and all
+        home, file = os.path.expanduser("~/"), os.path.abspath(file)  # noqa: PTH100, PTH111 - as typed, links and all
+        file = f"~/{file.removeprefix(home)}" if file.startswith(home) else file
     found = connection(load_all(args.inventory, starts=False)[0])  # may fail, so before anything is written
     made = make(args.inventory, file, rotate=args.rotate)
     document = made.as_json() | {"curl": curl(dataclasses.replace(found, key=Key(file=made.file)))}
     if emitted(args, document):
         return 0
-    data(f"{_SAID[made.key]} {made.file}")
+    data(f"{_SAID[made.key]} {made.file}{'; --rotate makes a new one' * (made.key == 'kept')}")
     for line in made.difference:
         data(f"  {line}")
     data(f"  try      {document['curl']}")

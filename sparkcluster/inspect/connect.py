@@ -170,7 +170,7 @@ def _one(found: Connection, release: int | None) -> dict[str, Any]:
         "others": list(found.others),
         "tunnel": found.tunnel,
         "model": found.model,
-        "key": None if found.key is None else {"env": found.key.env, "file": found.key.file},
+        "key": found.key and {"env": found.key.env, "file": found.key.file, "value": found.key.value},
         **{name: getattr(found.features, name) for name in ("context", "tools", "reasoning", "messages")},
         "request": found.request.body,
     }

@@ -209,7 +209,8 @@ def _keys(written: Inventory, document: Document, names: Sequence[str]) -> Itera
     for name, key in (written.gateway.keys if written.gateway else {}).items():
         path = ("gateway", "keys", name)
         if written.api.key is None:
-            yield document.problem(path, "needs api.key: without it the gateway accepts every client", "add api.key")
+            first = "remove keys, type sparkcluster key INVENTORY, then restore keys"
+            yield document.problem(path, "needs api.key: without it the gateway accepts every client", first)
         for label in (each for each in key.models or () if each not in names):
             hint = did_you_mean(label, names, f"models: {', '.join(names)}")
             yield document.problem((*path, "models"), f"no model named {shown(label)}", hint)

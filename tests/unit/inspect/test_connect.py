@@ -133,6 +133,15 @@ def test_the_key_is_printed_only_on_request(inventory, capsys, tmp_path, name):
     assert SECRET in out
 
 
+def test_without_a_client_the_key_itself_is_printed_only_on_request(inventory, capsys, tmp_path):
+    (tmp_path / "k").write_text(SECRET)
+    path = inventory(api={"key": {"file": str(tmp_path / "k")}})
+    assert f"key {tmp_path / 'k'}\n" in run(capsys, path).out
+    assert f"key {SECRET}\n" in run(capsys, path, "--show-key").out
+    values = [json.loads(run(capsys, path, "--json", *words).out)["key"]["value"] for words in ((), ("--show-key",))]
+    assert values == [None, SECRET]
+
+
 def test_a_group_is_chosen_by_name(inventory, capsys, tmp_path):
     path = tmp_path / inventory(api={"host": "management"})
     written = yaml.safe_load(path.read_text())

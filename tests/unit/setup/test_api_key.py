@@ -87,7 +87,8 @@ def test_a_key_is_created_and_named_and_kept_by_a_second_run(desk):
     text = desk.inventory.read_text()
     again = desk(None)
     assert (desk.file.read_text().strip(), desk.inventory.read_text()) == (key, text)
-    assert ("created a key in" in first.out, "kept the key in" in again.out) == (True, True)
+    assert "created a key in" in first.out
+    assert f"kept the key in {FILE}; --rotate makes a new one\n" in again.out
     assert "sparkcluster restart desk.yaml" in first.err
     assert "restart" not in again.err
     header = f'-H "Authorization: Bearer $(cat {FILE})"'
@@ -127,6 +128,12 @@ def test_a_key_in_a_variable_is_unchanged_unless_a_file_is_specified_which_then_
     assert "-    env: SPARKCLUSTER_KEY" in out
     assert "abc123" not in out
     assert consent.unaccepted(load(desk.inventory)) == []
+
+
+def test_a_path_that_the_shell_expanded_is_written_relative_to_the_home(desk, tmp_path):
+    desk(LOCAL, "--file", str(tmp_path / "home/desk.key"))
+    assert load(desk.inventory, starts=False).inventory.api.key.file == "~/desk.key"
+    assert (tmp_path / "home/desk.key").is_file()
 
 
 def test_a_secret_that_is_not_declared_as_the_key_is_not_used_as_one(desk, monkeypatch):
