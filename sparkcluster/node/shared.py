@@ -44,7 +44,7 @@ GAVE_UP = "it gave up: "  # prefix of its text if only an operator can start the
 HCA_ERRORS = ("link_downed", "symbol_error", "out_of_sequence", "packet_seq_err", "local_ack_timeout_err")
 """Error counters of an HCA's port: its link, and RoCE packets that were lost, late or not acknowledged
 (NVIDIA, Understanding mlx5 Linux Counters and Status Parameters)."""
-GUARD_EVENTS = ("restart", "load", "serving", "failed", "load failed", "gave up", "victim", "on_event failed")
+GUARD_EVENTS = ("restart", "load", "serving", "failed", "load-failed", "gave-up", "victim", "on_event-failed")
 """Acts in a guard's journal."""
 STOPPED_FILE = "stopped"  # written by down: nothing is started until the next release is recorded
 BIND_FILE = "bind.so"

@@ -259,7 +259,7 @@ def enabled(machine: Machine, state_dir: str, cluster: str) -> dict[str, Any] | 
         file.seek(max(0, os.fstat(file.fileno()).st_size - _JOURNAL_BYTES))
         journal = file.read()
     return {
-        "events": {event: journal.count(b'"act": "%s"' % event.encode()) for event in GUARD_EVENTS},
+        "events": {event: journal.count(b'"act": "%s"' % event.replace("-", " ").encode()) for event in GUARD_EVENTS},
         "runs": common.is_locked(machine.at(folder + "/guard.lock")),
         "stopped": machine.exists("%s/%s" % (folder, STOPPED_FILE)),
         "waits": common.read_json(machine.at("%s/%s" % (folder, WAITS_FILE))).get("why"),

@@ -134,8 +134,9 @@ class Server:
                 number, ticked, self._ticked = newer, self._ticked, asyncio.Event()
                 self._now = _event("now", {"document": self._live.document, "point": _last(self._live.history)})
                 ticked.set()
-                findings = [each for model in self._live.document["models"] for each in model["findings"]]
-                found = {(each["severity"], f"{each['code']} {each['summary']}") for each in findings}
+                models = self._live.document["models"]
+                findings = [(each, each["node"] or model["cluster"]) for model in models for each in model["findings"]]
+                found = {(each["severity"], f"{each['code']} {where}: {each['summary']}") for each, where in findings}
                 for kind, text in sorted(found - told):
                     say(text, kind=kind)
                 for _, text in sorted(told - found):

@@ -164,7 +164,7 @@ async def test_the_start_and_end_of_a_problem_are_logged_once(ask: Ask, live: Fa
     for models in ([healthy], live.document["models"]):
         live.tick(models=models)
         await asyncio.sleep(2 * serve.LOOK_S)
-    warning = "HOST-017 the clocks differ"
+    warning = "HOST-017 spark-1: the clocks differ"
     assert live.said == [f"warning: {warning}", f"resolved: {warning}", f"warning: {warning}"]
 
 
