@@ -151,12 +151,12 @@ def tcp(context: Context) -> Iterator[Seen]:
     "Every link has a measurement of RDMA and of the all-gather with NCCL",
     stage="deep",
     source="linux-rdma/perftest: with a wrong GID index it prints a header and no result, and exits with code 0",
-    remedy=[dataclasses.replace(DEEP, note="while not serving and with the image on every node")],
+    remedy=[dataclasses.replace(DEEP, note="complete only with the cluster down, and the image on every node")],
 )
 def unmeasured(context: Context) -> Iterator[Seen]:
     """A link that gives no result here also fails in the launch, a minute later and with another message.
 
-    A warning for a node without any measurement; information if only RDMA was not measured. TCP figures do not replace
+    A warning for a node without any measurement; info if only RDMA was not measured. TCP figures do not replace
     it: a port degraded to 13 Gb/s looks healthy over TCP.
     """
     missing = [rate for rate in context.measured.rates if rate.gbit_s is None]

@@ -67,8 +67,8 @@ def space(context: Context, name: str, facts: Facts) -> Iterator[Seen]:
     Docker keeps the archive in addition to the layers until all are unpacked. containerd's image store reports the size
     of compressed layers, about a third. Layers that all nodes without the image have from other images are not copied.
     If no node has the image, 25 GB are assumed. The size of the weights is taken from another node, or else from the
-    data that `fit` has on the model; an estimate gives a warning. The facts do not cover the disk of weights in a
-    directory of the user; staging checks it. A full disk is HOST-005.
+    data that `fit` has on the model; an estimate gives a warning. If `model.path` is on another disk, only staging
+    checks it. A full disk is HOST-005.
     """
     image, weights = _image(context, facts), _weights(context, facts)
     by_disk: dict[tuple[int, int], list[_Missing]] = {}  # equal sizes mean the same file system

@@ -100,7 +100,7 @@ def cdi(context: Context, name: str, engine: Docker) -> Iterator[Seen]:
     The specification names files by driver version, such as libcuda.so.580.95.05; nvidia-cdi-refresh rewrites it. A
     warning if Docker also has the nvidia runtime, since most containers then do not use CDI. Without CDI and with
     cgroups managed by systemd, `systemctl daemon-reload` removes the GPU from running containers
-    (`NVML: Unknown Error`); every package update runs it. This is information.
+    (`NVML: Unknown Error`); every package update runs it. This is info.
     """
     driver, runtime = read(context.facts[name].driver), "nvidia" in engine.runtimes
     if engine.cdi_driver is not None and driver is not None and engine.cdi_driver != driver:

@@ -36,7 +36,7 @@ class Resolution:
 def reached(_: Context, name: str, facts: Facts) -> Iterator[Seen]:
     """All traffic to the node is slow: staging, logs, and API responses if the API listens on that address.
 
-    Information if WiFi is the node's only network.
+    Info if WiFi is the node's only network.
     """
     interface = facts.interface_of(facts.reached_at) if facts.reached_at else None
     if interface is not None and interface.wireless:

@@ -86,7 +86,7 @@ def unexplained(context: Context, name: str, facts: Facts) -> Iterator[Seen]:
     """A killed engine may leave allocated GPU memory, or files in /dev/shm, that no program uses.
 
     Memory of processes (AnonPages) is not counted. GPU allocations are counted, since they belong to no process.
-    Information if enough memory is left for the engine's share.
+    Info if enough memory is left for the engine's share.
     """
     memory, ranks = read(facts.memory), read(facts.ranks)
     if memory is None or memory.anonymous_bytes is None or ranks is None:

@@ -200,7 +200,7 @@ def prefixes(context: Context) -> Iterator[Seen]:
 def mtu(context: Context) -> Iterator[Seen]:
     """The first collective deadlocks: one node drops the jumbo frames of the others, while small pings still pass.
 
-    Information if all nodes have the same small MTU: RDMA sends 1 KB packets instead of 4 KB and loses a tenth of the
+    Info if all nodes have the same small MTU: RDMA sends 1 KB packets instead of 4 KB and loses a tenth of the
     bandwidth.
     """
     small: dict[str, list[str]] = {}

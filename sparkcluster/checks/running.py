@@ -6,10 +6,10 @@ import dataclasses
 import re
 from collections.abc import Iterator
 
-from sparkcluster.checks.check import AGAIN, DEEP, DOWN, UP, Seen
+from sparkcluster.checks.check import AGAIN, DEEP, DOWN, PREFLIGHT, UP, Seen
 from sparkcluster.checks.gpu import waits_in_collective
 from sparkcluster.checks.model import VERIFY
-from sparkcluster.checks.running_cluster import LOGS, LOGS_OF_NODE, RunningCluster, clipped, running_check
+from sparkcluster.checks.running_cluster import LOGS, RunningCluster, clipped, running_check
 from sparkcluster.endpoint.dead import busy as is_busy
 from sparkcluster.endpoint.dead import dead, stall_limit_s
 from sparkcluster.endpoint.find import RESTART
@@ -218,7 +218,7 @@ def _stalled(cluster: RunningCluster, rank: RankSeen) -> str | None:
     "Every node could be inspected",
     severity="warning",
     source="sparkcluster: unknown is not healthy",
-    remedy=[LOGS_OF_NODE],
+    remedy=[PREFLIGHT],
 )
 def inspected(cluster: RunningCluster) -> Iterator[Seen]:
     """A node that could not be inspected may be broken."""

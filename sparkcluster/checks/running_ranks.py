@@ -177,7 +177,7 @@ def records(cluster: RunningCluster) -> Iterator[Seen]:
     "RUN-020",
     "The running release matches the inventory",
     source="sparkcluster's own records: docs/internals/threats.md",
-    remedy=(DOWN, UP),
+    remedy=[dataclasses.replace(UP, note="prints how to keep or undo the difference; a serving model is left running")],
 )
 def same(cluster: RunningCluster) -> Iterator[Seen]:
     """Ranks of two releases never join, and a changed node or playbook takes effect at the next start."""
@@ -187,7 +187,7 @@ def same(cluster: RunningCluster) -> Iterator[Seen]:
             releases.setdefault(rank.labels.get(LABEL_RELEASE, "?"), []).append(name)
     if len(releases) > 1:
         seen = "; ".join(f"release {release} on {', '.join(names)}" for release, names in sorted(releases.items()))
-        yield Seen("ranks of several releases are running", seen)
+        yield Seen("ranks of several releases are running", seen, (DOWN, UP))
     if cluster.recorded is None or not releases:
         return
     number = cluster.recorded.number
@@ -201,8 +201,7 @@ def same(cluster: RunningCluster) -> Iterator[Seen]:
     record = cluster.recorded.record
     selected: Mapping[str, Any] = next((each.get("selected", {}) for each in record.get("groups", {}).values()), {})
     if differing := cluster.spec.differs(selected):
-        how = dataclasses.replace(UP, note="shows how to keep or undo the difference")
-        yield Seen(f"release {number}, which serves, {differing}", "its record", (how,), severity="warning")
+        yield Seen(f"release {number}, which serves, {differing}", "its record", severity="warning")
     yield from _rotated(cluster)
 
 

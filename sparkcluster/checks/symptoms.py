@@ -225,7 +225,7 @@ def faults(cluster: RunningCluster) -> Iterator[Seen]:
 def crashed(cluster: RunningCluster) -> Iterator[Seen]:
     """A node that froze, lost power or crashed has no trace of it in the log of its present boot.
 
-    Information while the model answers. An unreadable log is reported only if the model does not answer.
+    Info while the model answers. An unreadable log is reported only if the model does not answer.
     """
     for name, facts in cluster.facts.items():
         before = facts.boot_before

@@ -103,7 +103,7 @@ def _works(version: str) -> bool:
 def firmware(context: Context) -> Iterator[Seen]:
     """Ports with different firmware negotiate less than full speed, or lose the link when the other node reboots.
 
-    A different VBIOS is information: power limits and clocks may differ, and the slowest GPU limits the group.
+    A different VBIOS is info: power limits and clocks may differ, and the slowest GPU limits the group.
     """
     yield from _different(
         context,
@@ -143,7 +143,7 @@ def engines(context: Context) -> Iterator[Seen]:
 def clock(context: Context) -> Iterator[Seen]:
     """Log lines of ranks cannot be ordered, and connections to hubs fail with `certificate is not yet valid`.
 
-    Synchronized nodes agree within milliseconds. More than a second plus the measurement error is information, more
+    Synchronized nodes agree within milliseconds. More than a second plus the measurement error is info, more
     than 30 s is a warning. The reference is the median of the nodes and this machine.
     """
     offsets = {name: facts.clock_offset_s for name, facts in context.facts.items() if facts.clock_offset_s is not None}

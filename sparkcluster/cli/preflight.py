@@ -21,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     inventory_argument(parser, "--verbose", "--json-lines", one="--fix, --bundle")
     option(parser, "--yes", "answer yes to questions about permissions and, with --fix, each change")
     option(parser, "--ignore CODE*", "treat errors with this code as warnings")
-    option(parser, "--deep", "also measure bandwidth between nodes, and NCCL in a container of the image (minutes)")
+    option(parser, "--deep", "also measure links, which slows a serving model, and NCCL if it is down (minutes)")
     option(parser, "--hash", "also compare the weights' SHA-256 (reads all of them)")
     about = "write all data read, without secrets, to a .tar.gz; runs containers of the image"
     option(parser, "--bundle FILE", about, Path)

@@ -49,7 +49,7 @@ planned_check = functools.partial(check, each=_planned)
 def fits(context: Context, name: str, planned: Planned) -> Iterator[Seen]:
     """The engine loads for minutes and fails with `No available memory for the cache blocks`.
 
-    Computed like in vLLM: the engine's memory, minus weights and activations, has to hold one request of
+    Computed as in vLLM: the engine's memory, minus weights and activations, has to hold one request of
     max-model-len. Nodes without the model are skipped, since its config.json is needed. Activations are estimated: if
     the result is too close to say, or depends on which version of vLLM the image has, it is a warning. docs/fit.md
     explains the computation, and compares it with measurements on Sparks.

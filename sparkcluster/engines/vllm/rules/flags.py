@@ -69,7 +69,7 @@ def not_yet(context: Context) -> Iterator[Seen]:
     stage="written",
     severity="error",
     source=SOURCE,
-    remedy=REMEDY,
+    remedy="write a value of the type and range that the finding names",
 )
 def value(context: Context) -> Iterator[Seen]:
     """With a value of the wrong kind or out of range the engine fails at startup: `invalid value` or the like."""
