@@ -5,6 +5,7 @@
     SparkclusterError
     ├── UsageError            wrong flags or an invalid file
     │   ├── NoEngine          the imported file starts no engine
+    │   ├── ConsentMissing    an inventory or playbook was not accepted on this machine
     │   └── SpecError         problems in an inventory or playbook, with file:line:column
     ├── AccessDenied          the hub requires a token for a model, or another one
     ├── NotRecorded           the model's files cannot be read, and no data is recorded for it
@@ -104,9 +105,8 @@ class SparkclusterError(Exception):
             "step": self.step,
             "hint": self.hint and hints.command_line(self.hint),
             **self.details(),
+            **({"others": [other.as_json()["error"] for other in self.others]} if self.others else {}),
         }
-        if self.others:
-            error["others"] = [other.as_json()["error"] for other in self.others]
         return {"error": error}
 
     def details(self) -> dict[str, Any]:
@@ -122,6 +122,10 @@ class UsageError(SparkclusterError):
 
 class NoEngine(UsageError):
     """The imported file starts no engine."""
+
+
+class ConsentMissing(UsageError):
+    """An inventory or playbook was not accepted on this machine."""
 
 
 class Problem(NamedTuple):

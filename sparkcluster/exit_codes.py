@@ -12,7 +12,7 @@ INTERRUPTED = 130
 MEANINGS = {
     DONE: "done (warnings allowed)",
     FAILED: "failed",
-    USAGE: "wrong usage or malformed input; nothing was changed",
+    USAGE: "wrong usage, malformed input or missing consent; nothing was changed",
     LEASE_HELD: "another operator holds the lease",
     ROLLED_BACK: "failed; the previous release serves again",
     INTERRUPTED: "interrupted",

@@ -17,11 +17,15 @@ _MARKS = string.ascii_uppercase
 _STYLES = ("type", "good", "look", "bad")
 
 
-def show(found: Budget) -> None:
-    """The verdict, the reasons and a hint; then a bar for each Spark, and which models may run together."""
-    verdicts = {True: ("fits", "good"), False: ("does not fit", "bad"), None: ("may not fit", "look")}
-    verdict, style = verdicts[found.fits]
-    names = dict.fromkeys(part.model for parts in found.sparks.values() for part in parts)
+def show(found: Budget, *, estimate: bool = False) -> None:
+    """The verdict, the reasons and a hint; then a bar for each Spark, and which models may run together.
+
+    ``estimate``: measurements of the nodes could not be read.
+    """
+    names = {part.model: part.kind for parts in found.sparks.values() for part in parts}
+    unsure = "unknown whether it fits" if {"unknown", "at most"}.intersection(names.values()) else "may not fit"
+    fits = "fits by estimate" if estimate else "fits"
+    verdict, style = {True: (fits, "good"), False: ("does not fit", "bad"), None: (unsure, "look")}[found.fits]
     data(paint(verdict, f"bold {style}"), f": {', '.join(names)}")
     for line in (*found.problems, *found.doubts):
         data(line, indent="  ")

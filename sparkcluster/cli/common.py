@@ -142,9 +142,8 @@ def number(least: float, most: float = 1e12, kind: type[float] = float) -> Calla
         with suppress(ValueError):
             if least <= kind(text) <= most:
                 return kind(text)
-        raise ValueError(
-            f"must be {f'{least:g} or more' if most == 1e12 else f'from {least:g} to {most:g}'}, not {text}"
-        )
+        limits = f", {least:g} or more" if most == 1e12 else f" from {least:g} to {most:g}"
+        raise ValueError(f"must be a {'whole ' * (kind is int)}number{limits}")
 
     return read
 
@@ -163,7 +162,6 @@ _FLAGS: dict[str, dict[str, Any]] = {
     "--set KEY=VALUE*": {"about": "override a playbook key: args.max-model-len=65536"},
     "--timeout S": {"about": "seconds to wait for the model (default: the playbook's)", "kind": number(1)},
     "--wait S": {"about": "seconds to wait for another operator's lease", "kind": number(0), "default": 0.0},
-    "--min-speed R": {"about": "roll back below R times the old speed; 0: off", "kind": number(0, 1), "default": 0.7},
 }
 
 

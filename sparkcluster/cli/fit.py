@@ -61,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
     if not playbook.serves_on(nodes):
         found["doubts"].append(f"the playbook is for {group_sizes(playbook, nodes)}, so up refuses {nodes}")
     if spec is not None:
-        (found["measured"],) = _measured([spec], nodes)
+        found["measured"] = next(iter(_measured([spec], nodes)), None)
     if not emitted(args, found):
         _show(found, verbose=args.verbose)
     return 1 if found["fits"] is False else 0
@@ -88,10 +88,11 @@ def _together(args: argparse.Namespace) -> int:
     given = [f"--{flag}" for flag in flags if getattr(args, flag)] + ["--concurrency"] * (args.concurrency > 1)
     if given:
         raise UsageError(f"{given[0]} is for one playbook", hint="remove it, or name only one playbook")
-    machine = spark(args.memory_gb)
+    machine, estimate = spark(args.memory_gb), False
     if len(args.playbooks) == 1:
         specs = load_all(Path(args.playbooks[0]), set_=assigned(args))
-        measured = dict(zip(map(name_of, specs), _measured(specs), strict=True))
+        measured = dict(zip(map(name_of, specs), _measured(specs), strict=False))
+        estimate = len(measured) < len(specs)
         found = budget(specs, machine, measured)
     else:
         sparks: dict[str, list[Part]] = {}
@@ -101,7 +102,7 @@ def _together(args: argparse.Namespace) -> int:
                 sparks.setdefault(f"spark-{number}", []).append(taken)
         found = add_up(sparks, machine)
     if not emitted(args, found.as_json()):
-        budget_view.show(found)
+        budget_view.show(found, estimate=estimate)
     return 1 if found.fits is False else 0
 
 
@@ -126,7 +127,7 @@ def _what(args: argparse.Namespace) -> tuple[Playbook, int, Spec | None]:
 
 
 def _measured(specs: Sequence[Spec], nodes: int = 0) -> list[dict[str, Any] | None]:
-    """Measurements of each spec on the inventory's nodes; None without any, or if no node answers."""
+    """Measurements of each spec on the inventory's nodes, None without any; only those before a node failed."""
     from sparkcluster.errors import SparkclusterError
     from sparkcluster.inspect.releases import measured
 
@@ -138,7 +139,7 @@ def _measured(specs: Sequence[Spec], nodes: int = 0) -> list[dict[str, Any] | No
     except SparkclusterError as error:
         message(f"cannot read measurements from {spec.inventory.cluster}: {error.message}")
         message(error.hint or "", kind="hint")
-    return [*found, *[None] * (len(specs) - len(found))]
+    return found
 
 
 def _show(found: Mapping[str, Any], *, verbose: bool) -> None:
@@ -158,12 +159,7 @@ def _show(found: Mapping[str, Any], *, verbose: bool) -> None:
     if "memory" in found:
         _figures(found, verbose=verbose)
     if measured := found.get("measured"):
-        sizes = {
-            "weights": "load_gib",
-            "KV cache": "kv_gib",
-            "CUDA graphs": "graphs_gib",
-            "peak at start": "peak_gib",
-        }
+        sizes = {"weights": "load_gib", "KV cache": "kv_gib", "CUDA graphs": "graphs_gib", "peak at start": "peak_gib"}
         parts = [f"{what} {size(measured[key] * 2**30)}" for what, key in sizes.items() if key in measured]
         parts += [f"{measured['kv_tokens']:,.0f} tokens of KV cache"] if "kv_tokens" in measured else []
         data(f"measured here in release {measured['release']}: {', '.join(parts)}")

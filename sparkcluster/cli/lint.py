@@ -13,7 +13,8 @@ from sparkcluster.cli.output import data, show_error, show_finding
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Flags of ``lint``."""
-    option(parser, "files FILE*", "inventories, overlays, and playbooks (path or name, also with +OVERLAY)", Path)
+    about = "inventory, overlay, playbook (or NAME+OVERLAY; default: $SPARKCLUSTER_INVENTORY, else ./sparkcluster.yaml)"
+    option(parser, "files FILE*", about, Path)
     common_flags(parser, "--set", "--verbose", "--json")
 
 

@@ -24,6 +24,8 @@ def run(args: argparse.Namespace, what: str = "load") -> int:
         raise UsageError("NAME is missing", hint="sparkcluster status INVENTORY lists the models")
     specs = load_all(args.inventory, starts=False)
     spec = load(args.inventory, starts=False, model=args.name) if specs[0].model else specs[0]
+    if not spec.model and args.name not in {spec.playbook.name, spec.playbook.model_name}:
+        raise UsageError(f"no model named {args.name[:60]}", hint=f"its only model is {spec.playbook.name}")
     if spec.idle_s is None:
         flag = f" --model {spec.model}" if spec.model else ""
         hint = f"sparkcluster {'up' if what == 'load' else 'down'} INVENTORY{flag}"

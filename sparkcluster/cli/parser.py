@@ -114,7 +114,7 @@ class Parser(argparse.ArgumentParser):
         if choice := re.fullmatch(r"(\S+: invalid choice: '?(.*?)'?) \(choose from (.*)\)", text):
             choices = [each.strip(" '") for each in choice[3].split(",")]
             hint = did_you_mean(ALIASES.get(choice[2], choice[2]), choices, f"one of {', '.join(choices)}")
-            text = choice[1]
+            text = f"unexpected argument: {choice[2]}" if text.startswith("{") else choice[1]
         raise UsageError(text[:300], hint=hint)
 
 

@@ -6,7 +6,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 from sparkcluster.cli import change
-from sparkcluster.cli.common import accepted, begin_probe, common_flags, inventory_argument, option
+from sparkcluster.cli.common import accepted, begin_probe, common_flags, inventory_argument, number, option
 
 if TYPE_CHECKING:
     from sparkcluster.hosts.fleet import Fleet
@@ -20,8 +20,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     inventory_argument(parser, "--json-lines", "--yes")
     option(parser, "--dry-run", "show what would be done and change nothing")
     option(parser, "--replace", "also replace running groups with another plan or secret, or with wrong answers")
-    common_flags(parser, "--no-rollback", "--min-speed", "--timeout", "--wait")
-    parser.set_defaults(min_speed=0.0, verbose=False)  # verbose: of plan, for --dry-run
+    common_flags(parser, "--no-rollback", "--timeout", "--wait")
+    option(parser, "--min-speed R", "roll back below R times the old speed (default: off)", number(0, 1), default=0.0)
+    parser.set_defaults(verbose=False)  # verbose: of plan, for --dry-run
     option(parser, "--clear-caches", "delete compile caches before the start")
 
 

@@ -32,7 +32,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     option(parser, "--order GROUPS", "groups to switch first, for example west,east", _names, default=())
     option(parser, "--max-unavailable N", "groups switched together after the first (1)", at_least(1), default=1)
     option(parser, "--pause S", "seconds between groups (default: 0)", number(0, 86_400), default=0.0)
-    common_flags(parser, "--no-rollback", "--min-speed", "--timeout", "--wait")
+    about = "roll back below R times the old speed; 0: off (default: 0.7)"
+    option(parser, "--min-speed R", about, number(0, 1), default=0.7)
+    common_flags(parser, "--no-rollback", "--timeout", "--wait")
 
 
 def _names(text: str) -> tuple[str, ...]:

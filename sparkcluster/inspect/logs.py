@@ -177,8 +177,7 @@ def last_failed(spec: Spec, node: str | None) -> tuple[failed_logs.FailedLaunch,
     if failed is None or not failed.logs:
         raise NotServing(
             f"no log of a failed launch of {cluster} is kept on this machine",
-            step="logs",
-            hint="sparkcluster doctor INVENTORY",
+            hint="sparkcluster doctor INVENTORY; or type this command on the machine that ran up",
         )
     if node is not None and node not in failed.logs:
         raise UsageError(f"{node} has no log of that launch", hint=f"its nodes: {', '.join(failed.logs)}")

@@ -111,5 +111,5 @@ def down(
             if name not in failed
         }
         lease.changer.attempt(wipe, timeout_s=60)
-    stop_on_failures(failed, "down")
+    stop_on_failures(failed, "down", "".join(f" --also {node.host}" for node in more))
     return {name: [rank.name for rank in found] for name, found in ranks.items()}, left

@@ -85,14 +85,14 @@ def with_failed_stops(
     return final
 
 
-def stop_on_failures(failed: Mapping[str, SparkclusterError], command: str) -> None:
-    """Raise StopError if ``command`` failed on any node, with the cause and the hint of each."""
+def stop_on_failures(failed: Mapping[str, SparkclusterError], command: str, flags: str = "") -> None:
+    """Raise StopError if ``command``, typed with ``flags``, failed on any node, with the cause and the hint of each."""
     errors = [
         StopError(
             f"{command} failed on {name}: {error.message.removeprefix(f'{name}: ')}",
             node=name,
             step=command,
-            hint="; then ".join(filter(None, [error.hint, f"sparkcluster {command} INVENTORY   to retry"])),
+            hint="; then ".join(filter(None, [error.hint, f"sparkcluster {command} INVENTORY{flags}   to retry"])),
         )
         for name, error in failed.items()
     ]

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 
-from sparkcluster.errors import UsageError
+from sparkcluster.errors import ConsentMissing
 from sparkcluster.output_file import state_home
 from sparkcluster.report import Report
 from sparkcluster.spec import Spec, library, powers
@@ -65,7 +65,7 @@ def accept(spec: Spec, report: Report, *, yes: bool, check: Callable[[Spec], Non
     has errors, before the question.
 
     Raises:
-        UsageError: the operator refuses, or there is no terminal.
+        ConsentMissing: the operator refuses, or there is no terminal.
     """
     for line in library.shadowing(spec):
         report.note(line)
@@ -83,7 +83,7 @@ def accept_inventory(spec: Spec, report: Report, *, yes: bool | None) -> None:
     """Ask about powers of the inventory before a node is contacted; ``yes`` as in ``_ask``.
 
     Raises:
-        UsageError: the operator refuses, or there is no terminal.
+        ConsentMissing: the operator refuses, or there is no terminal.
     """
     if found := unaccepted(spec):
         _ask(spec, found, powers.listed(found, f"{spec.inventory_path} asks for:"), report, yes=yes)
@@ -97,7 +97,7 @@ def _ask(spec: Spec, found: list[powers.Power], shown: list[str], report: Report
     if not yes and not report.confirm(f"accept it for cluster {spec.inventory.cluster}?"):
         kinds = ", ".join(dict.fromkeys(each.kind for each in found))
         flag = "run sparkcluster preflight INVENTORY --yes" if yes is None else "add --yes"
-        raise UsageError(f"not accepted yet: {kinds}", hint=f"{flag}, or answer y in a terminal")
+        raise ConsentMissing(f"not accepted yet: {kinds}", hint=f"{flag}, or answer y in a terminal")
 
 
 def require(spec: Spec) -> None:

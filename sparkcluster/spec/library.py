@@ -128,9 +128,8 @@ def find(name: str, beside: Sequence[Path], *, other_than: Path | None = None) -
         if is_repository and not any(path.parent.is_dir() for path in candidates):
             return _of_model(name, [*directories, *bundled()])
         alike = _in([path.parent for path in candidates])
-        otherwise = (
-            "write its path from this directory" if candidates == [Path(name)] else f"searched {_list(candidates)}"
-        )
+        here = candidates == [Path(name)]
+        otherwise = "give a path relative to the current directory" if here else f"searched {_list(candidates)}"
         hint = did_you_mean(Path(name).stem, alike, otherwise)
         raise UsageError(f"no file {shown(name)[1:-1]}", hint=hint)
     found = _file(name, [*directories, *bundled()], other_than)

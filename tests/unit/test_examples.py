@@ -11,7 +11,7 @@ from tests import examples
 
 LINES = {
     "checks": "sparkcluster checks NET-006",
-    "completion": "sparkcluster completion bash | head -2",
+    "completion": "sparkcluster completion bash | grep 'complete -o'",
     "fit": "sparkcluster fit qwen3.6-35b-a3b-nvfp4 --context 262144",
     "import": "echo docker run --gpus all vllm/vllm-openai:v0.20.0 --model openai/gpt-oss-20b |\n"
     "    sparkcluster import - -o my-model.yaml",

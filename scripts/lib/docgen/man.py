@@ -12,10 +12,10 @@ from sparkcluster.cli.parser import parser_of
 
 _ABOUT = """\
 Queries each NVIDIA DGX Spark of an inventory, reports what is wrong before anything starts, copies image and weights to
-every node, starts tensor-parallel vLLM, and reports success only after the model has answered.
+every node, starts vLLM, SGLang, TensorRT-LLM or llama.cpp, and reports success only after the model has answered.
 
-INVENTORY is the path of a YAML file, which discover writes. Every command takes --json: one document on stdout and
-nothing else there. Progress and messages go to stderr."""
+INVENTORY is the path of a YAML file, which discover writes. Every command but lab run takes --json: one document on
+stdout and nothing else there. Progress and messages go to stderr."""
 _ENVIRONMENT = {
     "NO_COLOR": "no colours",
     "SPARKCLUSTER_CACHE": "directory of downloads on this machine (default: ~/.cache/sparkcluster)",
@@ -35,7 +35,7 @@ def page() -> str:
     """The page in man(7) macros; without a date or version, so that it changes only where the reference does."""
     parts = [
         '.TH SPARKCLUSTER 1 "" sparkcluster\n',
-        ".SH NAME\nsparkcluster \\- serve one model from several NVIDIA DGX Sparks\n",
+        ".SH NAME\nsparkcluster \\- serve models from NVIDIA DGX Sparks\n",
         ".SH SYNOPSIS\n.B sparkcluster\n.I COMMAND\n[\\fIINVENTORY\\fR] [\\fB\\-\\-json\\fR] ...\n",
         ".SH DESCRIPTION\n" + ".PP\n".join(f"{_text(paragraph)}\n" for paragraph in _ABOUT.split("\n\n")),
         ".SH COMMANDS\n",

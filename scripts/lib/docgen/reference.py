@@ -47,7 +47,8 @@ _COMMANDS = """# Commands
 {codes}
 | command | exit code |
 |---|---|
-| `status` | 0 only if every group answers, or is on demand: use it for probes |
+| several models | the code that they have in common, else 1 |
+| `status` | 0 only if every group answers, or is on demand: use it for probes, after consent on that machine |
 | `preflight`, `doctor`, `plan` | 1 if there is an error |
 | `lint` | 2 for malformed input, 1 for an error |
 | `fit` | 1 if the model does not fit |

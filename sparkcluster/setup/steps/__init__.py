@@ -50,8 +50,8 @@ def selected(only: Collection[str] = (), options: Collection[str] = ()) -> tuple
     """
     for name in [*only, *options]:
         if name not in BY_NAME:
-            hint = did_you_mean(name, BY_NAME, f"steps are {', '.join(BY_NAME)}")
-            raise UsageError(f"unknown step {name!r}", hint=hint)
+            known = [step.name for step in STEPS if step.option or name in only]
+            raise UsageError(f"unknown step {name!r}", hint=did_you_mean(name, known, f"one of {', '.join(known)}"))
     chosen = [*only, *options] if only else [step.name for step in STEPS if not step.option or step.name in options]
     return tuple(step for step in STEPS if step.name in chosen)
 

@@ -204,3 +204,7 @@ def test_load_without_models_reports_an_always_on_model_and_suggests_no_foreign_
     said = capsys.readouterr().err
     assert "gpt-oss-120b is always on, not on demand" in said
     assert "--model" not in said
+    assert guarded(["unload", str(file), "typo"]) == 2
+    said = capsys.readouterr().err
+    assert "no model named typo" in said
+    assert "sparkcluster down" not in said

@@ -8,6 +8,7 @@ import pytest
 from docgen import json_schemas
 
 from sparkcluster.cli.main import guarded
+from sparkcluster.errors import HostTimeout
 from sparkcluster.hosts.fake import FakeHost
 from sparkcluster.hosts.fleet import Fleet
 from tests.unit.fit.llama import LLAMA_8B
@@ -241,7 +242,7 @@ def test_a_measurement_on_the_cluster_is_shown_next_to_the_prediction(world, mon
 PAIR = ["gpt-oss-20b", "qwen3.5-4b-dflash"]
 
 
-def test_several_playbooks_are_checked_together(offline, capsys):
+def test_several_playbooks_are_checked_together(offline, capsys, tmp_path):
     """The memory of each, in bytes for programs; exit code 1 if it is too much."""
     assert guarded(["fit", "gpt-oss-120b", "qwen3.6-35b-a3b-nvfp4", "--json"]) == 1
     document = json.loads(capsys.readouterr().out)
@@ -255,6 +256,12 @@ def test_several_playbooks_are_checked_together(offline, capsys):
     assert shown.startswith("fits: gpt-oss-20b, qwen3.5-4b-dflash\n")
     assert "reserve" in shown
     assert "unused" in shown
+    unknown = tmp_path / "mine.yaml"
+    unknown.write_text(
+        json.dumps({"name": "mine", "model": {"id": "someone/mine"}, "image": "vllm/vllm-openai:v0.20.0"})
+    )
+    assert guarded(["fit", str(unknown), PAIR[0]]) == 0
+    assert capsys.readouterr().out.startswith("unknown whether it fits: mine, gpt-oss-20b\n")
     assert guarded(["fit", "llama-3.3-70b-instruct", "--nodes", "2"]) == 0
     assert "\non each Spark:\n" in capsys.readouterr().out
 
@@ -294,3 +301,10 @@ def test_an_inventory_is_answered_per_spark_with_the_measurements_there(offline,
     json_schemas.validate("fit", document)
     kinds = [{part["model"]: part["kind"] for part in spark["parts"]} for spark in document["sparks"]]
     assert kinds == [{"gpt-oss-20b": "measured"}, {"gpt-oss-20b": "measured", "nano": "computed"}]
+
+    def unread(*_):
+        raise HostTimeout("no answer within 5 s", node="spark-1")
+
+    monkeypatch.setattr("sparkcluster.inspect.releases.measured", unread)
+    assert guarded(["fit", str(inventory)]) == 0
+    assert capsys.readouterr().out.startswith("fits by estimate: gpt-oss-20b, nano\n")

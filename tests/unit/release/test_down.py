@@ -181,6 +181,14 @@ def test_a_machine_on_the_command_line_is_reached_as_typed(stop, without_beta):
     assert stop.left == {}
 
 
+def test_the_command_to_retry_has_every_machine_of_the_command_line(stop, without_beta):
+    typed = "192.168.86.12"
+    without_beta.facts[typed] = without_beta.facts["beta"]
+    with pytest.raises(StopError) as caught:
+        stop(without_beta, typed, also=[typed])
+    assert caught.value.hint.endswith(f"; then sparkcluster down INVENTORY --also {typed}   to retry")
+
+
 @pytest.mark.parametrize(
     ("host", "message"),
     [

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sparkcluster.errors import LaunchError, LeaseHeld, NotServing, UsageError
+from sparkcluster.errors import ConsentMissing, LaunchError, LeaseHeld, NotServing, UsageError
 from sparkcluster.facts.base import read
 from sparkcluster.facts.collect import Collected
 from sparkcluster.hosts.fake import FakeHost
@@ -140,7 +140,7 @@ def test_a_guard_is_not_installed_for_a_record_not_accepted_on_this_machine(worl
     edited = json.loads(json.dumps(release.record).replace("pip install x", "pip install y"))
     cluster.change("alpha", release={"number": 3, "plan_hash": release.plan_hash, "record": edited})
     fleet = fleet_of(cluster)
-    with pytest.raises(UsageError, match="not accepted yet: setup"):
+    with pytest.raises(ConsentMissing, match="not accepted yet: setup"):
         enabled.enable(fleet, cluster.spec, Report(), yes=False)
     assert all(steps(fleet, name) == [] for name in fleet.hosts)
     enabled.enable(fleet, cluster.spec, Report(), yes=True)
