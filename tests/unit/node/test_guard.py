@@ -329,6 +329,7 @@ def test_a_crash_loop_stops_at_its_limit_and_is_reported(cluster):
     cluster.boot()
     eventually(lambda: cluster.alpha.acts[-1:] == ["gave up"])
     assert cluster.alpha.acts == ["restart", "failed"] * 3 + ["gave up"]
+    assert reported(cluster.alpha).events["gave-up"] == 1
     # not after the next boot either
     for node in cluster.nodes:
         node.end()
