@@ -26,7 +26,7 @@ def built(entrypoint: list[str]) -> bool:
     return False
 
 
-def nvidias(labels: Iterable[str], variables: Iterable[str]) -> bool:
+def nvidia_image(labels: Iterable[str], variables: Iterable[str]) -> bool:
     """Whether NVIDIA built the image, by the names of its labels and variables."""
     return False
 

@@ -97,7 +97,7 @@ def run(machine: Machine, image_id: str, words: Sequence[str], options: Sequence
 def family(config: dict[str, Any]) -> str:
     """Who built the image: ``ngc`` (NVIDIA), ``upstream`` (the engine's project), or ``other``."""
     names = {str(each).partition("=")[0] for each in config.get("Env") or []}
-    if engine.nvidias(config.get("Labels") or {}, names):
+    if engine.nvidia_image(config.get("Labels") or {}, names):
         return "ngc"
     return "upstream" if engine.built(config.get("Entrypoint") or []) else "other"
 

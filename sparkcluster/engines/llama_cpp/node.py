@@ -31,7 +31,7 @@ def built(entrypoint: list[str]) -> bool:
     return entrypoint[:1] == ["/app/llama-server"]
 
 
-def nvidias(labels: Iterable[str], variables: Iterable[str]) -> bool:
+def nvidia_image(labels: Iterable[str], variables: Iterable[str]) -> bool:
     """False: NVIDIA does not publish an image; its guide builds it."""
     return False
 

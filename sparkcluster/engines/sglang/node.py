@@ -42,7 +42,7 @@ def built(entrypoint: list[str]) -> bool:
     return False
 
 
-def nvidias(labels: Iterable[str], variables: Iterable[str]) -> bool:
+def nvidia_image(labels: Iterable[str], variables: Iterable[str]) -> bool:
     """Whether NVIDIA built an image: nvcr.io/nvidia/sglang sets its version, as its other images do."""
     return "NVIDIA_SGLANG_VERSION" in variables
 

@@ -18,11 +18,11 @@ ENGINE = {"version": installed("tensorrt_llm", "tensorrt-llm"), "flags": sorted(
 
 
 def built(entrypoint: list[str]) -> bool:
-    """False: all its images are NVIDIA's (``nvidias``)."""
+    """False: all its images are NVIDIA's (``nvidia_image``)."""
     return False
 
 
-def nvidias(labels: Iterable[str], variables: Iterable[str]) -> bool:
+def nvidia_image(labels: Iterable[str], variables: Iterable[str]) -> bool:
     """Whether NVIDIA built an image: docker/Dockerfile.multi of TensorRT-LLM sets the variable."""
     return "TRT_LLM_VERSION" in variables
 

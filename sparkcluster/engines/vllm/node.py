@@ -75,7 +75,7 @@ def built(entrypoint: list[str]) -> bool:
     )
 
 
-def nvidias(labels: Iterable[str], variables: Iterable[str]) -> bool:
+def nvidia_image(labels: Iterable[str], variables: Iterable[str]) -> bool:
     """Whether NVIDIA built an image, by the names of its labels and variables.
 
     Its files do not tell: every image on an ``nvidia/cuda`` base has /opt/nvidia/nvidia_entrypoint.sh and

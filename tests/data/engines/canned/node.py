@@ -13,8 +13,8 @@ def built(entrypoint: list[str]) -> bool:
     return False
 
 
-def nvidias(labels: Iterable[str], variables: Iterable[str]) -> bool:
-    """NVIDIA builds none either."""
+def nvidia_image(labels: Iterable[str], variables: Iterable[str]) -> bool:
+    """NVIDIA builds no image for it."""
     return False
 
 
