@@ -1,4 +1,4 @@
-"""Shared by the benchmarks: commands, the lab, and ratios that tolerate some other load on the machine."""
+"""Helpers of the benchmarks: commands, the lab, and ratios that tolerate some other load on the machine."""
 
 from __future__ import annotations
 

@@ -132,7 +132,7 @@ def against_notes(files: Path, tokens: Tokenizer, runs: int) -> list[bool]:
 
 
 def engine_python() -> Path:
-    """Python of a virtual environment with vLLM's CPU build; creates that and the model if missing."""
+    """Python of a virtual environment with vLLM's CPU build; creates the environment and the model if missing."""
     place = CACHE / "bench" / "engine"
     python, uv = place / "bin/python", str(Path(PYTHON).with_name("uv"))
     environment = {**ENVIRONMENT, "PYTHONPATH": str(ROOT), "PATH": f"{Path(PYTHON).parent}:{os.environ['PATH']}"}
@@ -242,7 +242,7 @@ def template_tokens(url: str, model: str, tokens: Tokenizer) -> int:
 
 
 def side_by_side(what: str, served: Served, python: Path, cell: Cell, most: float) -> bool:
-    """Compare both over five turns of three passes each."""
+    """Compare ``sparkcluster bench`` and ``vllm bench serve`` over five turns of three passes each."""
     with client(served.url, served.model, served.files, 3) as measure:
         wait_until_quiet()
         turns = []

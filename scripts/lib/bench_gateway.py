@@ -47,7 +47,7 @@ app.add_routes([web.post("/v1/chat/completions", chat)])
 web.run_app(app, host="127.0.0.1", port=int(sys.argv[1]), access_log=None, print=None)
 """
 
-# A proxy as tutorials show it.
+# A typical proxy, as in tutorials.
 PROXY = """
 import json, sys
 import httpx, uvicorn
@@ -146,7 +146,7 @@ async def stream(port: int, tokens: int) -> None:
 
 
 async def load(port: int, pid: int, seconds: float) -> float:
-    """Share of a core that ``pid`` uses for all streams through ``port``, scaled to ``TOKENS_S``."""
+    """Share of a core that ``pid`` uses for all streams through ``port``, scaled to ``TOKENS_S`` tokens per second."""
     before, tokens = used(pid)[0], int(seconds * TOKENS_S / STREAMS)
     await asyncio.gather(*(stream(port, tokens) for _ in range(STREAMS)))
     return (used(pid)[0] - before) / (tokens * STREAMS) * TOKENS_S

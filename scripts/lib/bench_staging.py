@@ -42,7 +42,7 @@ class Staged:
     Attributes:
         whole_s: the complete command.
         span_s: from the first byte on a rail until the last node is complete.
-        copy_s: the copy as ``stage`` reports it, with the start of its programs on the nodes; at least ``span_s``.
+        copy_s: the copy as ``stage`` reports it, including the start of its programs on the nodes; at least ``span_s``.
     """
 
     def __init__(self, bench: Bench, inventory: Path, *words: str) -> None:
@@ -256,7 +256,7 @@ def memory(bench: Bench) -> Iterator[bool]:
 
 
 def update(bench: Bench, store: str) -> Iterator[bool]:
-    """An image whose layers, except the top one, the other node has already."""
+    """An image of which the other node already has all layers except the top layer."""
     first = bench.first
     with registry_of(bench.lab) as registry:
         old = registry.add("old", images.archive("stub"), level=0)

@@ -94,7 +94,7 @@ def ages(port: int, found: list[tuple[float, dict[str, float | None]]]) -> None:
     connection = http.client.HTTPConnection("127.0.0.1", port)
     connection.request("GET", "/events")
     event = ""
-    with contextlib.suppress(OSError, http.client.HTTPException):  # the exporter ends
+    with contextlib.suppress(OSError, http.client.HTTPException):  # the exporter closes the connection when it exits
         for line in connection.getresponse():
             name, _, value = line.decode().strip().partition(": ")
             if name == "event":

@@ -24,7 +24,7 @@ from sparkcluster.lab import Lab
 
 # Time between two requests: the resolution of the downtime.
 EVERY_S = 0.02
-# Until the guards have connected to each other and watch the group.
+# Seconds until the guards have connected to each other and watch the group.
 WATCHING_S = 10
 STATE = "/root/.local/state/sparkcluster/clusters"
 
@@ -97,7 +97,7 @@ def restart_by_hand(inventory: Path, plan: dict[str, object]) -> None:
 
 
 def switch(engine: str, times: int) -> bool:
-    """The ratio of the downtime of a switch to that of a manual restart; and how long the old release answered."""
+    """The ratio of downtimes of a switch and of a manual restart, and how long the old release answered."""
     with lab(2, engine) as made:
         as_usual(made.inventory)
         path = str(made.inventory)
@@ -137,7 +137,7 @@ def served_again(made: Lab) -> int:
 
 
 def guards(engine: str, times: int) -> None:
-    """The ratio of the downtime after a rank dies, in an enabled cluster, to that of a manual restart, in turns."""
+    """The ratio of downtimes after a rank dies in an enabled cluster and of a manual restart, in turns."""
     with lab(2, engine) as made:
         as_usual(made.inventory)
         timed([PROGRAM, "up", str(made.inventory), "--yes"])

@@ -1,7 +1,7 @@
-"""An image registry on the machine, for the Sparks of a lab: as slow, or as broken, as a test wants.
+"""An image registry on this machine, for the Sparks of a lab, with configurable rate and faults.
 
-It serves what a pull needs of the OCI distribution specification, over HTTP. No packet filter is used: a response
-that is cut ends in the middle, as behind a proxy that gives up.
+It implements the pull part of the OCI distribution specification, over HTTP. No packet filter is used: a response
+that is cut ends in the middle, as behind a proxy that times out.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ from sparkcluster.lab.state import REGISTRY_PORT
 
 OCI = "application/vnd.oci.image"
 ARCHITECTURES = {"amd64": "arm64", "arm64": "amd64"}
-"""The other platform of an image, by that of the machine."""
+"""The other platform of an image, by the machine's platform."""
 
 _CHUNK = 16384
 
 
 class Registry:
-    """A registry that runs as long as its context.
+    """A registry that runs until its ``with`` block ends.
 
     Attributes:
-        rate_bytes_s: bytes of blobs per second, over all connections; 0 sends nothing, None is no limit.
-        cut_after_bytes: bytes of blobs, counted as ``served_bytes``, after which it goes down; None for never.
-        down: every response ends at once, and no request is answered.
-        login: user and password that every request needs, None for none.
-        served_bytes: bytes of blobs that were sent, in all: layers and configurations.
+        rate_bytes_s: bytes of blobs per second, over all connections; 0: none are sent; None: no limit.
+        cut_after_bytes: bytes of blobs, counted as ``served_bytes``, after which it goes down; None: never.
+        down: every response ends immediately, and no request is answered.
+        login: user and password that every request needs; None: no login.
+        served_bytes: bytes of blobs sent so far: layers and configurations.
     """
 
     def __init__(
@@ -78,19 +78,19 @@ class Registry:
 
     @property
     def address(self) -> str:
-        """Host and port, as references of its images begin."""
+        """Host and port, the start of its images' references."""
         host, port = self._server.server_address[:2]
         return f"{host!s}:{port}"
 
     def add(self, name: str, archive: Path, *, level: int = 1, more: str | None = None, platforms: bool = False) -> str:
-        """Offer the image of an archive of ``docker save``; its reference, tag ``1``.
+        """Offer the image from an archive of ``docker save``; return its reference, with tag ``1``.
 
         Args:
             name: repository in this registry.
-            archive: with a single image.
-            level: of gzip: the same layer has another digest at another level; 0 for layers that are not compressed.
-            more: text of a file in one more layer, which makes it another image.
-            platforms: offer an index of this image and one for another processor, as of an image for all machines.
+            archive: path of an archive with a single image.
+            level: gzip level, which changes the digests of the layers; 0: layers are not compressed.
+            more: text of a file in an additional layer, which makes it a different image.
+            platforms: offer a multi-platform index, with this image and an image for another processor.
         """
         with tarfile.open(archive) as file:
             [image] = json.load(_member(file, "manifest.json"))
@@ -115,7 +115,7 @@ class Registry:
             entry.size = len(content)
             file.addfile(entry, io.BytesIO(content))
         config["rootfs"]["diff_ids"].append("sha256:" + hashlib.sha256(tar.getvalue()).hexdigest())
-        config.pop("history", None)  # it would have to have as many entries
+        config.pop("history", None)  # it would need an entry for this layer
         tar.seek(0)
         return self._layer(tar, level)
 
@@ -160,7 +160,7 @@ class Registry:
         return path if re.fullmatch("sha256:[0-9a-f]{64}", digest) and path.is_file() else None
 
     def chunks(self, file: IO[bytes]) -> Iterator[bytes]:
-        """Chunks of a layer at the speed of the registry's link; ends early if the link goes down."""
+        """Chunks of a layer at the speed of the registry's link; ends early if the registry goes down."""
         while not self.down and (chunk := file.read(_CHUNK)):
             self._wait(len(chunk))
             with self._lock:
@@ -192,7 +192,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     """One connection of a client."""
 
     protocol_version = "HTTP/1.1"
-    # Docker tries TLS first, and goes on to HTTP only if the error begins with a status line.
+    # Docker tries TLS first, and continues with HTTP only if the error begins with a status line.
     default_request_version = "HTTP/1.1"
 
     def __init__(self, registry: Registry, *arguments: Any) -> None:

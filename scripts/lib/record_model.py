@@ -1,4 +1,4 @@
-"""Records a model, so that ``sparkcluster fit`` works without the hub: see scripts/record-model."""
+"""Records a model, so that ``sparkcluster fit`` works without the hub; scripts/record-model runs this."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _LAYER = re.compile(r"(?:^|\.)layers\.(\d+)\.")
 
 
 def main(arguments: Sequence[str], directory: Path = shipped.DIRECTORY) -> int:
-    """Record the model that ``arguments`` name; returns 0, 1 if it cannot be read, 2 if it does not exist."""
+    """Record the model that ``arguments`` name; returns the exit code."""
     if len(arguments) not in {1, 2}:
         print("usage: scripts/record-model REPOSITORY [REVISION]", file=sys.stderr)
         return 2
@@ -67,15 +67,15 @@ def document_of(model: Source, found: str) -> dict[str, Any]:
     if model.tensors is not None:
         depth = _layers(model.config)
         made["tensors"] = [
-            [each.name, each.dtype, list(each.shape), each.size_bytes] for each in alike(model.tensors, depth)
+            [each.name, each.dtype, list(each.shape), each.size_bytes] for each in merged(model.tensors, depth)
         ]
     return made
 
 
-def alike(tensors: Iterable[Tensor], layers: int) -> list[Tensor]:
-    """``tensors`` with all that differ in nothing but their layer or expert as one, of their common size.
+def merged(tensors: Iterable[Tensor], layers: int) -> list[Tensor]:
+    """Merges tensors that differ only in layer or expert; a merged tensor has their total size.
 
-    Those of layers from number ``layers`` on, which only speculative decoding loads, stay apart.
+    Tensors of layers ``layers`` and above, which only speculative decoding loads, are merged separately.
     """
     groups: dict[tuple[object, ...], Tensor] = {}
     for tensor in tensors:

@@ -1,4 +1,4 @@
-"""Writes docs/pictures/session.svg: a session on two virtual Sparks, as its terminal showed it at the end."""
+"""Writes docs/pictures/session.svg: the final screen of a session on two virtual Sparks."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def shown(written: str) -> list[str]:
 
 
 def session(home: Path) -> list[str]:
-    """The commands and their output, on a separate lab that is removed at the end."""
+    """The commands and their output, on a separate lab that is removed afterwards."""
     spec = home / "spec.yaml"
     spec.write_text(SPARKS)
     with Lab.up(spec=spec, engine="stub", name="session") as lab:
@@ -81,7 +81,7 @@ def session(home: Path) -> list[str]:
         (home / "mine.yaml").write_text(yaml.safe_dump(inventory, sort_keys=False))
         (home / "playbooks").mkdir()
         shutil.copy(lab.playbook, home / "playbooks/tiny.yaml")
-        typed("sparkcluster stage mine.yaml", home)  # its questions are asked once
+        typed("sparkcluster stage mine.yaml", home)  # answers the questions, which are asked only once
         lines = []
         for line, expected in SESSION.items():
             lines += [f"\x1b[1m$ {line}\x1b[0m", *shown(typed(line, home, expected)), ""]

@@ -1,10 +1,10 @@
-# Sourced by scripts/demo and scripts/test: finds Python, and creates .venv for a script.
+# Sourced by scripts/demo and scripts/test: finds Python and creates .venv.
 
 trap 'exit 130' INT
 
 say() { printf '%s\n' "$*" >&2; }
 
-# One line with the command that fixes it, before anything is downloaded.
+# Prints an error and the command that fixes it, and exits.
 give_up() {
   say "error: $1"
   say "hint: $2"
@@ -34,11 +34,11 @@ check_system() {
   command -v flock >/dev/null 2>&1 || give_up "flock is missing" "sudo apt-get install util-linux"
   base_python=$(find_python) || give_up "Python 3.11 or newer is missing" "sudo apt-get install python3 python3-venv, or set PYTHON=/path/to/python3.12"
   "$base_python" -c 'import venv, ensurepip' 2>/dev/null ||
-    give_up "this Python cannot make virtual environments" "sudo apt-get install python3-venv"
+    give_up "this Python cannot create virtual environments" "sudo apt-get install python3-venv"
 }
 
-# alone COMMAND...: runs it with a .venv that has uv, one process at a time in this checkout. The lock ends with the last process that has
-# its descriptor.
+# alone COMMAND...: runs it with a .venv that has uv, one process at a time in this checkout. The lock is released when the last
+# process that has its descriptor exits.
 alone() {
   (
     trap 'exit 130' INT
@@ -52,7 +52,7 @@ alone() {
 }
 
 # changing COMMAND...: marks .venv as unfinished while COMMAND changes it. An interrupted installation can leave part of a package, which
-# pip and uv take for complete: then .venv is made again.
+# pip and uv consider complete. An unfinished .venv is created again.
 changing() {
   local code=0
   touch .venv/unfinished
@@ -68,10 +68,10 @@ has_uv() { [ ! -e .venv/unfinished ] && .venv/bin/python -c 'import pip, uv' 2>/
 new_venv() {
   local problem
   if [ -e .venv/unfinished ] || ! .venv/bin/python -c 'import pip' 2>/dev/null; then
-    say "making .venv with $base_python"
-    rm -rf .venv/bin .venv # its Python first: without it nothing takes the rest for whole
+    say "creating .venv with $base_python"
+    rm -rf .venv/bin .venv # its Python first: without it, a .venv that is half removed is not used
     problem=$(mkdir .venv 2>&1 && changing "$base_python" -m venv .venv 2>&1) ||
-      give_up "making .venv failed: ${problem##*$'\n'}" "check that the disk is writable and not full, then run this again"
+      give_up "creating .venv failed: ${problem##*$'\n'}" "check that the disk is writable and not full, then run this again"
   fi
   changing .venv/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r scripts/lib/uv.txt ||
     give_up "pip could not install uv" "check the network, then run this again"
@@ -91,7 +91,7 @@ is_installed() {
 
 add_project() {
   local group=${1:-}
-  is_installed "$@" && return 0 # by whoever had the lock before
+  is_installed "$@" && return 0 # by the process that had the lock before
   say "installing sparkcluster${group:+ with its dependency group $group}"
   changing .venv/bin/uv pip install --quiet --python .venv/bin/python --constraint "$pinned" --build-constraint "$pinned" \
     ${group:+--group "$group"} --editable . ||

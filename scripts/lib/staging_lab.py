@@ -18,7 +18,7 @@ from sparkcluster.lab.sparks import Spark
 HUB = "/root/.cache/huggingface/hub"
 MB = 10**6
 FEW_BYTES = 250_000
-"""So many bytes at the beginning and at the end are not payload."""
+"""Bytes at the beginning and at the end that do not count as payload."""
 
 # A repository as the hub's client leaves it: content in blobs named by their SHA-256, links in a snapshot.
 WRITE = """

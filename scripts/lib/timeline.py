@@ -1,7 +1,7 @@
-"""An OpenAI engine that computes nothing: it answers on a timeline, and notes when it really sent each token.
+"""An engine with an OpenAI API that computes nothing: it answers with configured delays and records send times.
 
-What measures engines is measured by it: in tests on a quick timeline, in scripts/bench-bench on a slow one. It counts
-tokens with the tokenizer that ``tokenizer`` makes.
+It tests the benchmark client: with short delays in tests, with long ones in scripts/bench-bench. It counts tokens with
+the tokenizer from ``tokenizer``.
 """
 
 from __future__ import annotations
@@ -23,30 +23,30 @@ from aiohttp import web
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 TEMPLATE = 7
-"""Tokens that each message has beside its text."""
+"""Template tokens added per message."""
 BLOCK = 16
-"""Tokens that the prefix cache keeps or not, together."""
+"""Block size of the prefix cache, in tokens."""
 
 
 @dataclasses.dataclass
 class Timeline:
-    """How the engine answers.
+    """The configured delays, stream format and faults of the engine.
 
     Attributes:
-        prefill_s: seconds per token of the prompt that is not in the cache.
-        token_s: seconds per token after the first.
-        per_chunk: tokens a chunk, sent once the last of them is there.
-        field: of the delta that has the text.
+        prefill_s: seconds per prompt token that is not in the cache.
+        token_s: seconds per output token after the first.
+        per_chunk: tokens per chunk; sent when complete.
+        field: name of the delta's text field.
         token_ids: whether chunks have ``token_ids``.
-        usage: whether there is one, after the last token, or ``late_s`` later; ``chunks`` counts chunks for tokens.
-        late_s: see there.
-        stall_s: how long nothing comes in the middle of an answer.
-        cache: whether prompts that begin as an earlier one are answered sooner, and counted as hits.
-        role: whether a chunk with a role and no text comes at once, before the prompt is read.
-        key: of the API; None asks for none.
-        fails: with what chats are answered, and 500; empty where they are answered well.
-        moved: whether chats are redirected to where they came.
-        silent: how many tokens at the end of an answer have no text, as special ones.
+        usage: how usage is reported: after the last token, later, or not; ``chunks`` counts chunks as tokens.
+        late_s: delay of usage for ``late``.
+        stall_s: pause in the middle of an answer.
+        cache: whether prompts that share a prefix with an earlier one skip its prefill and count as hits.
+        role: whether a chunk with a role and no text is sent immediately, before the prefill.
+        key: required API key; None: no key.
+        fails: error text returned with HTTP 500; empty: success.
+        moved: whether requests are redirected to their own URL.
+        silent: trailing tokens without text, such as special tokens.
     """
 
     prefill_s: float = 0.00002
@@ -67,13 +67,13 @@ class Timeline:
 
 @dataclasses.dataclass
 class Note:
-    """One request for a chat that was streamed: when it came, what was asked, and the chunks with text.
+    """A streamed chat request and the chunks of its answer that have text.
 
     Attributes:
-        at_s: when it came.
-        prompt: tokens of it.
-        cached: of them, from the cache.
-        sent: when each chunk was sent, and its tokens.
+        at_s: arrival time.
+        prompt: prompt tokens.
+        cached: cached prompt tokens.
+        sent: send time and number of tokens of each chunk.
     """
 
     at_s: float
@@ -88,16 +88,16 @@ class Note:
 
 
 def tokenizer(directory: Path) -> Tokenizer:
-    """A byte-level tokenizer of the book's beginning, as ``tokenizer.json`` in ``directory``."""
-    made = Tokenizer(models.BPE())
-    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    made.decoder = decoders.ByteLevel()
+    """A byte-level tokenizer, trained on the start of the book and saved as ``tokenizer.json`` in ``directory``."""
+    trained = Tokenizer(models.BPE())
+    trained.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    trained.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
-    learned = trainers.BpeTrainer(vocab_size=600, show_progress=False, initial_alphabet=alphabet)
-    made.train_from_iterator([book()[:20_000]], learned)
+    trainer = trainers.BpeTrainer(vocab_size=600, show_progress=False, initial_alphabet=alphabet)
+    trained.train_from_iterator([book()[:20_000]], trainer)
     directory.mkdir(parents=True, exist_ok=True)
-    made.save(str(directory / "tokenizer.json"))
-    return made
+    trained.save(str(directory / "tokenizer.json"))
+    return trained
 
 
 def book() -> str:
@@ -106,7 +106,7 @@ def book() -> str:
 
 
 class Engine:
-    """The engine; ``timeline`` may be replaced between requests, and ``notes`` are added to."""
+    """The engine; ``timeline`` may be replaced between requests, and ``notes`` grows with each request."""
 
     def __init__(self, timeline: Timeline, tokens: Tokenizer) -> None:
         self.timeline = timeline
@@ -210,7 +210,7 @@ async def _until(at_s: float) -> None:
 
 @contextlib.contextmanager
 def serving(timeline: Timeline, tokens: Tokenizer) -> Iterator[Engine]:
-    """The engine on loopback, in a thread of its own; ``url`` is that of its API."""
+    """Run the engine on loopback, in a separate thread; ``url`` is the URL of its API."""
     engine, loop = Engine(timeline, tokens), asyncio.new_event_loop()
 
     async def start() -> web.AppRunner:

@@ -26,7 +26,7 @@ PORT = 8000
 
 ASK = 'sparkcluster ask inventory/localhost.yaml "What is the capital of France?"'
 STEPS = (
-    "making .venv",
+    "creating .venv",
     "installing sparkcluster",
     "installing torch",
     "installing vLLM's dependencies",
@@ -55,7 +55,7 @@ class Machine:
         self.home = directory / "home"
         self.home.mkdir()
         shutil.copytree(ROOT, self.checkout, ignore=shutil.ignore_patterns(*NOT_OF_A_CLONE))
-        # Package index, proxy, certificates and caches are those of the machine.
+        # Uses the machine's package index, proxy, certificates and caches.
         dropped = ("XDG_", "SPARKCLUSTER_", "PYTHON", "VIRTUAL_ENV", "PYTEST", "NO_COLOR")
         kept = {name: value for name, value in os.environ.items() if not name.startswith(dropped)}
         cache = os.environ.get("UV_CACHE_DIR") or Path("~/.cache/uv").expanduser()

@@ -1,4 +1,4 @@
-"""Pages of docs/ that are generated from the code; ``scripts/make-docs`` writes them, and a test compares."""
+"""Pages of docs/ that are generated from the code; ``scripts/make-docs`` writes them, and a test compares them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def files() -> dict[str, str]:
     }
     return {
         **{name: _header(name) + text for name, text in pages.items()},
-        # What counts as bundled.
+        # The hashes that identify bundled files.
         "../sparkcluster/spec/bundled.txt": _listing(),
         "../sparkcluster/cli/words.txt": reference.words(),
         "../sparkcluster/cli/help.txt": reference.help_texts(),

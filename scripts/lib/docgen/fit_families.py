@@ -1,4 +1,4 @@
-"""Model families: logged KV caches compared with what ``fit`` predicts; a table of docs/internals/fit.md."""
+"""Model families: logged KV caches compared with the predictions of ``fit``; a table of docs/internals/fit.md."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Logged:
     """A published figure of a KV cache.
 
     Attributes:
-        found: what ``fit`` says, in the same ``unit``.
+        found: the prediction of ``fit``, in the same ``unit``.
     """
 
     what: str

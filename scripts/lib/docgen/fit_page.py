@@ -1,6 +1,6 @@
-"""Published measurements on Sparks, compared with what ``fit`` predicts: tables of docs/internals/fit.md.
+"""Published measurements on Sparks, compared with the predictions of ``fit``: tables of docs/internals/fit.md.
 
-Figures that the source calls approximate (≈, +) are shown and not judged.
+Figures that the source calls approximate (≈, +) are shown, but not judged.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ def nemotron_cells() -> Iterator[Cell]:
 
 
 def starts() -> list[tuple[float, bool, str]]:
-    """Utilization, whether Nemotron started there, and what ``fit`` says."""
+    """Utilization, whether Nemotron started with it, and the verdict of ``fit``."""
     told = ((0.01, False), (0.05, False), (0.15, False), (0.2, True), (0.3, True), (0.5, True), (0.9, True))
     return [(utilization, started, nemotron(utilization).verdict) for utilization, started in told]
 

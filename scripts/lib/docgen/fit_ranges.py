@@ -41,7 +41,7 @@ class Pool:
     Attributes:
         measured: in ``unit``.
         started: whether the engine started with it.
-        found: what ``fit`` says.
+        found: the prediction of ``fit``.
     """
 
     what: str
@@ -53,7 +53,7 @@ class Pool:
 
     @property
     def predicted(self) -> tuple[float, float, float]:
-        """The least, the likely and the most, in the same unit."""
+        """The lower bound, the likely value and the upper bound, in the same unit."""
         pools = (self.found.least_bytes, self.found.pool_bytes, self.found.most_bytes)
         if self.unit == "GiB":
             least, likely, most = (pool / GIB for pool in pools)

@@ -35,8 +35,8 @@ class Published:
 
     Attributes:
         size: in ``unit``.
-        config: config.json as far as ``fit`` reads it.
-        ranks: over how many the size is shared.
+        config: the keys of config.json that ``fit`` reads.
+        ranks: number of ranks that share the size.
         drafts: whether its multi-token-prediction layers are in the size.
     """
 

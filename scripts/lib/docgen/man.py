@@ -1,4 +1,4 @@
-"""The man page sparkcluster(1), made from the parsers that ``docs/commands.md`` is made from."""
+"""The man page sparkcluster(1), generated from the same parsers as ``docs/commands.md``."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _ALSO = "The pages in docs/ of the project: two-sparks.md, inventory.md, playboo
 
 
 def page() -> str:
-    """The page in man(7) macros; without a date or version, so that it changes only where the reference does."""
+    """The page in man(7) macros; without a date or version, so that it changes only with the reference."""
     parts = [
         '.TH SPARKCLUSTER 1 "" sparkcluster\n',
         ".SH NAME\nsparkcluster \\- serve models from NVIDIA DGX Sparks\n",
@@ -55,7 +55,7 @@ def page() -> str:
 
 
 def _arguments(parser: argparse.ArgumentParser) -> list[str]:
-    """Arguments of a command, then those of its own commands."""
+    """Arguments of a command, then the arguments of its subcommands."""
     parts = []
     for action in parser._actions:  # noqa: SLF001 - there is no public list
         if isinstance(action, argparse._SubParsersAction):  # noqa: SLF001 - likewise

@@ -13,7 +13,7 @@ from sparkcluster.cli.commands import COMMANDS, GROUPS
 from sparkcluster.cli.parser import parser_of
 
 EXAMPLES = Path(__file__).parents[3] / "docs/examples"
-"""A command line and what it wrote, for each command; ``tests/examples.py`` says how they are made."""
+"""A command line and its output, for each command; ``tests/examples.py`` records them."""
 
 _USAGE = """\
 usage: sparkcluster COMMAND [INVENTORY] [--json] …
@@ -71,7 +71,7 @@ warning with `ignore: [code]`. Findings that protect against hostile playbooks c
 
 
 def commands() -> str:
-    """The page of commands; argparse's own layout differs between Pythons, so it is not used."""
+    """The page of commands; argparse's layout differs between Python versions, so it is not used."""
     contents = "".join(
         f"- {heading}: {', '.join(f'[{name}](#{name})' for name in about)}\n" for heading, about in GROUPS.items()
     )
@@ -88,7 +88,7 @@ def commands() -> str:
 
 
 def _common() -> list[argparse.Action]:
-    """The arguments that almost every command has, with the same meaning: the page lists them once."""
+    """The arguments that almost every command has; the page lists them once."""
     return [one for one in parser_of("down")[0]._actions if one.dest in {"inventory", "json"}]  # noqa: SLF001 - likewise
 
 
@@ -97,7 +97,7 @@ def _row(action: argparse.Action) -> str:
 
 
 def section(parser: argparse.ArgumentParser) -> list[str]:
-    """Command line and arguments of a command, and of its own commands, without the common ones."""
+    """Command line and arguments of a command and of its subcommands, without the common arguments."""
     actions = [one for one in parser._actions if one.dest != "help"]  # noqa: SLF001 - there is no public list
     nested = [one for one in actions if isinstance(one, argparse._SubParsersAction)]  # noqa: SLF001 - likewise
     listed = [one for one in actions if one not in nested]
@@ -113,7 +113,7 @@ def section(parser: argparse.ArgumentParser) -> list[str]:
 
 
 def shown(action: argparse.Action) -> str:
-    """How an argument is typed."""
+    """An argument as usage and tables show it."""
     value = action.metavar if isinstance(action.metavar, str) else action.dest.upper()
     if not action.option_strings:
         value += " …" if action.nargs in {"*", "+"} else ""
@@ -123,7 +123,7 @@ def shown(action: argparse.Action) -> str:
 
 
 def help_texts() -> str:
-    """What ``--help`` writes within 80 columns, of all and of each command behind its name; form feeds between."""
+    """The help texts in 80 columns, each after its command name, separated by form feeds."""
     groups = (f"\n{heading}\n{_listed(about.items(), 10)}" for heading, about in GROUPS.items())
     texts = {"": _USAGE.format("".join(groups))}
     for name, about in COMMANDS.items():
@@ -132,7 +132,7 @@ def help_texts() -> str:
 
 
 def _help(parser: argparse.ArgumentParser, about: str) -> dict[str, str]:
-    """The texts of a command, which is ``about`` something, and of its own commands, by name."""
+    """Help texts by name, of a command with the description ``about`` and of its subcommands."""
     actions = [one for one in parser._actions if one.dest != "help"]  # noqa: SLF001 - there is no public list
     own = [one for one in actions if isinstance(one, argparse._SubParsersAction)]  # noqa: SLF001 - likewise
     values = [one for one in actions if not one.option_strings and one not in own]
@@ -159,7 +159,7 @@ def _listed(rows: Iterable[tuple[str, str]], size: int) -> str:
 
 
 def words() -> str:
-    """Names that completion offers without importing what defines them: kind, name and description, one on a line."""
+    """Completion words, generated to avoid imports: kind, name and description, one per line."""
     from sparkcluster.checks.catalogue import pages
     from sparkcluster.endpoint.clients import CLIENTS
     from sparkcluster.lab.faults import FAULTS

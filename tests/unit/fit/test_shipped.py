@@ -65,7 +65,7 @@ def test_equal_tensors_are_recorded_as_one_and_weigh_the_same(ranks, drafts):
         }.items()
     ]
     tensors.append(Tensor("lm_head.weight", "BF16", (128256, 4096), 2 * 128256 * 4096))
-    found = record_model.alike(tensors, 32)
+    found = record_model.merged(tensors, 32)
     assert len(found) == 7
     whole, recorded = (of_tensors(each, config, ranks=ranks, drafts=drafts) for each in (tensors, found))
     assert whole == recorded
