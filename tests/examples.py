@@ -33,11 +33,11 @@ _VARIES = [
     (re.compile(r"\b\d+\.\d+(?= →)|(?:\d+ % )?(?:slower|faster|as before)$", re.MULTILINE), "MEASURED"),
     (re.compile(r"\b\d+\.\d of (?=\d+\.\d GB)"), ""),  # memory in use, which the lab's Sparks show live
     (re.compile(rf"(?:\b\d[\d.,/]*[ ]?{_UNIT}(?![\w/])[ ]?)+"), "MEASURED "),
-    (re.compile(r"(?<=first after MEASURED )(?:, MEASURED ?)"), ""),  # a speed is known only where tokens came apart
+    (re.compile(r"(?<=first after MEASURED )(?:, MEASURED ?)"), ""),  # known only if tokens arrived separately
     (re.compile(r"\b10\.77\.\d+\."), "10.77.0."),
     (re.compile(r"^  (?:spark-\S+|connect|check|copy|stop|start|verify|change|look): .*\n", re.MULTILINE), ""),
-    (re.compile(r"^default: speed: .*\n", re.MULTILINE), ""),  # absent where both are the same by chance
-    (re.compile(r"^(?:querying|waiting for) .*\n", re.MULTILINE), ""),  # of a machine that has other things to do
+    (re.compile(r"^default: speed: .*\n", re.MULTILINE), ""),  # absent if both are equal by chance
+    (re.compile(r"^(?:querying|waiting for) .*\n", re.MULTILINE), ""),  # the machine may have other load
     (re.compile(r"[─═]+"), "─"),
     (re.compile(r"[ \t]+"), " "),
 ]

@@ -87,13 +87,13 @@ PAUSES = {
     "release.group.INTERVAL_S": -2,
     "release.readiness.LAST_LINES_S": 0.0,
 }
-# How long a node may do nothing: so short that a case ends soon, since any outcome of it is right.
+# How long a node may do nothing: short, so that a case ends soon; any outcome of the limit is right.
 LIMITS = {
     "staging.job._ANSWER_S": 0.3,
     "staging.job._END_S": 0.1,
 }
 WATCHED_S = 0.5
-"""How long a watched node goes on to say its last line."""
+"""How long a watched node continues to print its last line."""
 
 
 def alone(patched: pytest.MonkeyPatch, folder: Path) -> None:

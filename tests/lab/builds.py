@@ -13,7 +13,7 @@ PROGRAMS = {
     name: (f"usr/local/bin/{name}", *(f"opt/stub/site/{path.name}" for path in SITE.glob(f"{name}*")))
     for name in ("vllm", "ray")
 }
-"""What an image without a program lacks."""
+"""The missing part of an image without a program."""
 
 
 def load(

@@ -209,7 +209,7 @@ def two_images(lab: Lab, cli: Callable[..., Done], image: Callable[..., str]) ->
 def clean() -> Callable[[Lab], None]:
     """Heal all faults of a lab, and remove everything that a cluster left on its Sparks except caches."""
 
-    # a worker that is just ending writes into its directory by path: moved away first, nothing new comes in, and no
+    # a worker that is exiting writes into its directory by path: after the move it can add no file, and no
     # guard is restarted
     script = "set -e; cd /root/.local/state/sparkcluster 2> /dev/null || cd /run; "
     script += "[ ! -e clusters ] || mv clusters removed.$$; pkill -KILL -f [e]nabled/guard.py || true; "

@@ -57,7 +57,7 @@ def test_b_serves_while_it_is_measured_and_afterwards_up_and_rollback_ignore_it(
     cli("up", lab.inventory).ok()
     before = ranks(lab)
     found, notes = bench(*(lambda b=b: served(b=b) for b in (False, True, False)))
-    assert ranks(lab) != before, "it was started anew"
+    assert ranks(lab) != before, "not restarted"
     status = settled(lab, cli, ranks)
     assert (status["release"], status["groups"][0].get("warning")) == (3, None)
     releases = cli("releases", lab.inventory, "--json").ok().json["releases"]

@@ -115,7 +115,7 @@ def none_left(lab):
 def test_ctrl_c_leaves_no_process_on_any_node(lab, cli):
     running = cli.start("preflight", lab.inventory, "--deep", "--json-lines")
     line = running.wait_for('"measure"')
-    assert "about" in line, "the time is told before it begins"
+    assert "about" in line, "the duration is printed before it begins"
     running.wait_for("TCP to")
     running.kill(signal.SIGINT)
     done = running.wait()

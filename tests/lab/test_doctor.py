@@ -165,7 +165,7 @@ def test_several_simultaneous_faults_are_each_reported_on_their_node(fresh, doct
     lost = {finding["node"]: finding for finding in ailing["findings"] if finding["code"] == "RUN-013"}
     assert lost["right"]["severity"] == "error"
     assert "Failed to initialize NVML" in lost["right"]["seen"]
-    # The model answers, so the kernel's messages are past.
+    # The model answers, so the kernel's messages are from the past.
     assert lost["left"]["severity"] == "warning"
     assert "17.2 W and 799 MHz" in the(ailing, "RUN-015")["seen"]
     assert any("disconnect its power supply" in remedy for remedy in the(ailing, "RUN-015")["remedy"])

@@ -451,7 +451,7 @@ def test_an_engine_survives_an_outage_an_upgrade_a_freeze_and_the_death_of_its_h
     assert images_of(settled(lab, cli, ranks, path)) == old
     assert answer() == expected
 
-    # the API server of a frozen engine reports healthy without limit
+    # the API server of a frozen engine reports healthy forever
     lab.fault("left", "kill-engine")
     health = ["curl", "-s", "-m", "5", "-o", "/dev/null", "-w", "%{http_code}", f"http://{head.host}:8000/health"]
     assert head.run(health).stdout == "200"

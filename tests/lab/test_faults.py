@@ -7,7 +7,7 @@ import pytest
 from tests.lab.test_serving import until
 
 SLOW = {"env": {"STUB_FAULT": "slow-start=60"}, "verify": {"pause_s": 1}}
-"""A playbook whose weights take a minute: time enough for a fault to meet the launch."""
+"""A playbook whose weights take a minute: time enough for a fault during the launch."""
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ def test_a_killed_worker_ends_the_launch_and_the_head(loading, lab, ranks, cli):
 
 @pytest.mark.full
 def test_an_engine_killed_between_its_two_answers_is_detected_although_health_returns_200(lab, cli, variant, ranks):
-    # The second request is late enough for the fault, and only it can detect it.
+    # The second request comes after the fault, and only this request can detect it.
     up = cli.start("up", variant(lab, playbook={"verify": {"pause_s": 6}}))
     up.wait_for("API ready")
     wait_for_answer(lab.sparks[0])
@@ -86,7 +86,7 @@ def test_leftovers_on_a_hanging_node_are_reported_and_removed_by_the_next_up(loa
     assert "sparkcluster down" in done.err
     assert ranks(lab)["left"] == []
     lab.heal()
-    # Without its head the unreachable rank exits automatically.
+    # Without its head, the unreachable rank exits automatically.
     until(lambda: all(state != "running" for _, _, state in ranks(lab)["right"]))
     cli("up", lab.inventory).ok()
     assert cli("status", lab.inventory, "--json").ok().json["state"] == "serving"

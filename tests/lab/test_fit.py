@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.engine, pytest.mark.full]
 HERE = Path(__file__).parent
 POOL = 1 << 30
 WITHIN = 0.02
-# No multiple of any block, so that a wrong block size shows.
+# Not a multiple of any block size, so that a wrong block size is detected.
 CONTEXT, BATCHED, SEQUENCES = 1100, 256, 4
 
 BASE = {
@@ -168,7 +168,7 @@ def test_vllm_logs_the_predicted_sizes(engine, made, family, ranks):
             "max_num_seqs": SEQUENCES,
             "max_num_batched_tokens": BATCHED,
             "tensor_parallel_size": ranks,
-            # What these are by default depends on the processor: with AMX, latent blocks are 128 tokens in place of 16.
+            # The defaults depend on the processor: with AMX, latent blocks are 128 tokens in place of 16.
             "mamba_ssm_cache_dtype": "float32",
             **({"attention_backend": "CPU_MLA"} if family == "latent" else {}),
         },
@@ -182,7 +182,7 @@ def test_vllm_logs_the_predicted_sizes(engine, made, family, ranks):
     assert prediction.concurrency == pytest.approx(logged.concurrency, rel=WITHIN)
     print(f"{family}, {ranks} ranks: predicted {prediction.tokens:,}, logged {logged.tokens:,}")
     assert fit_text.AGREEMENT[family, ranks][1] == logged.tokens, "docs/internals/fit.md says otherwise"
-    # Had fit read the heads wrongly, this would have shown.
+    # A wrong number of heads in fit would fail here.
     if family != "latent":
         heads = parse(from_path(path).config, family).kv_heads
         assert not predicted(path, ranks, num_key_value_heads=heads * 4).near(logged)

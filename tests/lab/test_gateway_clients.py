@@ -60,7 +60,7 @@ def shared_lab(make_lab):
 @pytest.fixture
 def inventory(lab, variant):
     first, second = (spark.name for spark in lab.sparks)
-    # Threads that wait for each other in a loop leave two cores nothing for the other engines.
+    # Threads that wait for each other in a loop use both cores and starve the other engines.
     every = {"verify": {"pause_s": 0}, "env": {"OMP_NUM_THREADS": "1"}}
     models = [
         {"name": "chat", "nodes": [first], "playbook": {**every, "model": {"path": SMOLLM2}, "served_name": "chat"}},

@@ -105,7 +105,7 @@ def test_a_ring_of_three_nodes_serves(make_lab, make_cli, ranks):
         assert env["NCCL_IB_MERGE_NICS"] == "0"
         assert env["GLOO_SOCKET_IFNAME"] == "enP7s7"
         assert len(env["NCCL_IB_HCA"].split(",")) == 4
-    # 4 attention heads are not divided by 3, its layers are no matter to the stub.
+    # 4 attention heads are not divisible by 3; the stub ignores layers.
     up = cli("up", ring.inventory).ok()
     assert "is up" in up.out
     status = cli("status", ring.inventory, "--json").ok().json

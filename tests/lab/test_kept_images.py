@@ -13,7 +13,7 @@ docker create --name changed "$1" > /dev/null
 docker commit --change "ENV ROUND=$2" changed "$1" > /dev/null
 docker rm changed > /dev/null
 """
-"""Gives the name of an image to another one, which differs in a variable."""
+"""Moves the tag of an image to another image, which differs in a variable."""
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ MODEL = "/root/models/tiny"
 
 
 STAGES = ("start", "verify", "record")
-"""Ranks half there, all there, and all there with the record under way."""
+"""Some ranks started; all started; recording."""
 
 
 def step(name):
@@ -46,7 +46,7 @@ def test_down_after_a_kill_during_the_start_leaves_nothing(lab, cli, ranks):
     up.wait_for(step("start"))
     up.kill()
     cli("down", lab.inventory).ok()
-    # A start that was under way could still have brought something.
+    # A start in progress could still have created something.
     time.sleep(2)
     assert ranks(lab) == {spark.name: [] for spark in lab.sparks}
     cli("down", lab.inventory).ok()

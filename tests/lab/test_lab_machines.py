@@ -20,7 +20,7 @@ def left_of(base: Path, index: int) -> list[str]:
     """Leftovers of a lab on this machine."""
     reservation = Path("/run/sparkcluster-lab") / str(index)
     found = []
-    # Somebody else's lab may have taken the number since.
+    # Another lab may have taken the number since.
     if not reservation.exists() or str(base) in reservation.read_text():
         found += [f"reservation {path}" for path in [reservation] if path.exists()]
         found += [f"namespace {path.name}" for path in Path("/run/netns").glob(f"sclab{index}-*")]

@@ -22,7 +22,7 @@ from tests.lab.test_serving import until
 pytestmark = pytest.mark.engine
 
 CONTEXT = 4096
-"""Of a request: a prompt of `bench`'s is of 2,048 tokens."""
+"""Context per request; bench prompts have 2,048 tokens."""
 
 
 @pytest.fixture(scope="module")

@@ -32,7 +32,7 @@ def shared_lab(make_lab):
 
 @pytest.fixture
 def inventories(lab, variant):
-    """Of a playbook that serves lab/tiny from the cache, which only ``full`` has; and of one that serves a directory."""
+    """Two playbooks: lab/tiny from the cache, which only ``full`` has; and a directory."""
     script = f"rm -rf {HUB} {STATE}/models"
     for spark in lab.sparks:
         spark.run(["sh", "-c", script])

@@ -114,7 +114,7 @@ def type_in(module_cli):
                 words = line.replace("INVENTORY", str(lab.inventory)).split()[1:]
                 module_cli(*words).ok()
             else:
-                # Who types on this Spark is root, and sudo need not be installed.
+                # The user on this Spark is root, so sudo need not be installed.
                 spark.run(["sh", "-c", f'sudo() {{ "$@"; }}; {line}'])
 
     return do

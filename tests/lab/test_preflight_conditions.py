@@ -33,7 +33,7 @@ def test_an_unreachable_node_is_one_finding_and_the_other_nodes_are_checked(lab,
     result = preflight(lab.inventory)
     assert {finding for finding in result.found if finding[1] == "spark-0002"} == {("SSH-002", "spark-0002", ERROR)}
     assert ("HOST-003", "spark-0003", ERROR) in result.found
-    # Of two that differ neither is known to be right: one of them is named.
+    # Of two differing nodes, either may be right: the finding names one of them.
     assert [code for code, _, _ in result.found if code == "NET-006"]
     assert set(result.document["nodes"]["spark-0002"]) == {"unread"}
 
@@ -92,7 +92,7 @@ OTHERS = " ".join(
         "/run/gb10/",
     )
 )
-"""Leaves out logs of logins, Docker's own bookkeeping, and what makes the lab's false tools faster."""
+"""Excludes login records, Docker's internal state, and files that make the lab's imitated tools faster."""
 
 SEEN = {
     "files": "find /etc /root /home /srv /opt /tmp /var /usr/local /run /dev/shm -xdev -type f "

@@ -15,7 +15,7 @@ CASES = [
     pytest.param(25, "target", marks=pytest.mark.full),
     pytest.param(65, "source", marks=pytest.mark.full),
 ]
-"""Percent of the bytes that were seen on the wire when a program is killed, and whose."""
+"""Percent of the bytes sent when a program is killed, and the node of the program."""
 
 FILES, FILE_BYTES = 12, 8 * MB
 PAYLOAD = FILES * FILE_BYTES

@@ -156,7 +156,7 @@ def test_a_killed_setup_can_be_resumed_and_undone(desk, step):
     running = desk.start("setup", desk.inventory, "--yes")
     running.wait_for(step)
     running.kill()
-    # What waits for a confirmation on the nodes takes the network back after 60 s.
+    # A script on the nodes restores the network after 60 s without a confirmation.
     until(lambda: succeeded(desk.setup()), limit_s=300)
     assert "nothing to change" in desk.cli("setup", desk.inventory).ok().out
     desk.setup("--undo").ok()
@@ -195,7 +195,7 @@ def test_a_file_changed_after_setup_is_kept_and_reported(desk):
     assert f"left {path}: changed since setup wrote it" in " ".join(done.out.split())
     assert "vm.swappiness = 10" in spark.run(["cat", path]).stdout
     assert "docker-group" not in desk.cli("setup", desk.inventory, "--show").ok().out
-    # The way on that it names.
+    # Runs the suggested command.
     discard = next(line for line in done.out.splitlines() if "keep it, or on" in line).partition(f"on {spark.name}: ")[
         2
     ]
@@ -291,7 +291,7 @@ def test_passwords_and_host_keys_are_prompted_for_on_a_terminal(desk):
             ("(Enter: the same as before): ", "wrong"),
             ("(the last one was refused): ", desk.lab.password),
         ]
-        while prompts:  # a slow Spark's password is asked for after the other one's
+        while prompts:  # a slow Spark's password is asked for after the password of the other Spark
             prompt, answer = prompts[0]
             if terminal.until("trust and store it? [y/N]", prompt) == prompt:
                 prompts.pop(0)

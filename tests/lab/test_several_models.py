@@ -56,7 +56,7 @@ def write_smollm2(lab):
 @pytest.fixture
 def inventory(lab, engine, variant):
     real = engine == "vllm"
-    # Threads that wait for each other in a loop leave two cores nothing for the other engines.
+    # Threads that wait for each other in a loop use both cores and starve the other engines.
     every = {"verify": {"pause_s": 0}, "env": {"OMP_NUM_THREADS": "1"} if real else {}}
     weights = {"model": {"path": SMOLLM2}} if real else {}
     both = {**every, "served_name": "both"}

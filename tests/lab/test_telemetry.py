@@ -77,7 +77,7 @@ def test_a_paused_spark_loses_only_its_own_series_and_a_new_exporter_continues_t
         with hung(other):
             until(lambda: ask(f'sparkcluster_node_up{{node="{other.name}"}} == 0'))
             until(lambda: [each["metric"]["node"] for each in ask(NODE)] == [head.name])
-            # Every scrape had the other Spark, in full.
+            # Every scrape had all metrics of the other Spark.
             since = f"[{time.monotonic() - began:.0f}s]"
             whole = f'scalar(sum_over_time(up{{job="sparkcluster"}}{since}))'
             assert ask(f'count_over_time({NODE}{{node="{head.name}"}}{since}) == {whole}')

@@ -85,7 +85,7 @@ def test_two_models_share_an_address_and_a_key(lab, cli, variant, monkeypatch):
     nodes, key = [{"name": "left", "host": lab.sparks[0].host}], {"key": {"env": "LAB_KEY"}}
     refused = cli("plan", variant(lab, nodes=nodes, playbook=PLAYBOOK, api=key))
     assert "TensorRT-LLM takes no API key" in refused.err
-    # Longer than the tiny model was trained with: a cell of bench has 2048 tokens.
+    # Longer than the tiny model's training context: bench prompts have 2,048 tokens.
     long = {**PLAYBOOK, "args": {**OF_VLLM, **ARGS, "max-seq-len": 8192}, "verify": {"pause_s": 0}}
     long["allow"] = [{"code": "FIT-006", "reason": "the stub takes any length"}]
     models = [{"name": name, "playbook": {**long, "served_name": name}} for name in ("brain", "sprinter")]

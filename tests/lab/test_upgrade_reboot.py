@@ -23,13 +23,13 @@ def test_a_node_reboot_during_an_upgrade_leaves_one_serving_release(lab, cli, ra
         assert "upgrade --resume" in done.error["hint"].replace(str(lab.inventory) + " ", ""), done
         done = cli("upgrade", lab.inventory, "--resume", *FLAGS, "--json")
     assert done.code in {0, 4}, done
-    # Whatever was being written for the rank that never ran is half a file; nothing reads it.
+    # The rank never ran: its files may be truncated, and nothing reads them.
     lab.sparks[1].run(["find", f"{STATE}/clusters", "-path", "*/ranks/*", "-name", ".partial-*", "-delete"])
     status = settled(lab, cli, ranks)
     assert images_of(status) == ({new} if done.code == 0 else {old})
     one_set(ranks, lab)
     if done.code == 4:
-        # A rank that lost its peer may end before the node is missed, and is the cause then.
+        # A rank that lost its peer may exit before the node is detected as unreachable, and is then the cause.
         assert re.search("left|right", done.error["message"]), done
 
 
@@ -44,10 +44,10 @@ def test_a_disk_that_fills_up_during_an_upgrade_leaves_a_serving_release_or_an_e
     assert done.code in {0, 1, 4}, done
     lab.heal()
     if done.code == 1:
-        # Not even the files that start the old release could be written.
+        # The files that start the old release could not be written.
         assert "sparkcluster rollback" in done.error["hint"], done
         cli("rollback", lab.inventory, "1", "--json").ok()
     if done.code:
         assert "right" in done.error["message"] or done.error["node"] == "right", done
-    # Where all had been written already, the new release serves.
+    # If all files were already written, the new release serves.
     assert (images_of(settled(lab, cli, ranks)) == old) is (done.code != 0)

@@ -18,7 +18,7 @@ sparks:
   memory_free_kb: 38000000
   memory_scale: 16
 """
-"""Two GiB fill it, which the stub takes in 15 s."""
+"""Two GiB fill it; the stub allocates them in 15 s."""
 MORE_MB = 8000
 
 

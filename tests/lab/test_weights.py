@@ -9,7 +9,7 @@ import pytest
 HUB = "/home/spark/.cache/huggingface/hub"
 MODEL = f"{HUB}/models--lab--tiny"
 REVISION = "0123456789abcdef0123456789abcdef01234567"
-# As NVIDIA's playbook leaves it, which mounts the directory into a container of root.
+# The state after NVIDIA's playbook, which mounts the directory into a container that runs as root.
 DOWNLOADED_ALL = f"""
 set -e
 mkdir -p {MODEL}/refs {MODEL}/snapshots/{REVISION}/original

@@ -12,7 +12,7 @@ PASTED = re.compile(
     r" *(hint|then|or|next): .*(sparkcluster|sudo|ssh-keygen|[-=])|  (sparkcluster|docker) |  (try|curl|ssh|use|stop)  +"
     r"|  \$ |docker exec |    inside: |  \w+="
 )
-"""Lines that are to be pasted, and stay on one line however long."""
+"""Commands to paste, which stay on one line at any length."""
 
 
 def broken(lines: list[str], width: int) -> list[str]:

@@ -131,5 +131,5 @@ def test_commands_that_need_package_files(home: Path) -> None:
     asked = {"_ARGCOMPLETE": "1", "COMP_LINE": line, "COMP_POINT": str(len(line)), "_ARGCOMPLETE_IFS": "\n"}
     offered = run([program(home)], home, **asked, _ARGCOMPLETE_STDOUT_FILENAME="/dev/stdout")
     assert offered.split() == [name for name in library.names() if name.startswith("gpt-oss")]
-    # probes this machine with the programs for nodes; that it has no engine is an error
+    # probes this machine with the programs for nodes; a missing engine is an error
     assert "localhost" in document("plan", "inventory/localhost.yaml", code=1)["nodes"]

@@ -61,9 +61,9 @@ def test_an_answer_in_one_chunk_has_no_decode_speed_and_an_embedding_only_texts(
         ({"answer_tokens": [2] * 6}, {}, {}, ["miscounted"]),  # chunks of two tokens were counted
         ({"answer_tokens": [4] * 8}, {}, {}, ["miscounted"]),  # so was the pass that warms up
         ({"engine": {"hits": 6 * 24 + 1, "generated": 24}}, {}, {}, ["cached"]),
-        ({"engine": {"hits": 6 * 24, "generated": 24}}, {}, {}, []),  # the template, which every prompt begins with
+        ({"engine": {"hits": 6 * 24, "generated": 24}}, {}, {}, []),  # the template, a prefix of every prompt
         ({"engine": {"hits": 12288, "generated": 24}}, {}, {"caching": True}, []),
-        # two prompts of six that begin alike by chance are no cache
+        # two of six prompts with the same prefix by chance do not indicate a cache
         ({"prompt_tokens": [40960] * 6, "engine": {"hits": 6 * 24 + 2048, "generated": 24}}, {}, {}, []),
         ({"engine": {}}, {}, {}, ["unchecked"]),
         ({"engine": {"generated": 24 + 16}}, {}, {}, []),

@@ -16,7 +16,7 @@ NAMES = ("alpha", "beta", "gamma", "delta")
 
 @pytest.fixture
 def found(spark, cluster):
-    """Findings of ``number`` Sparks; figures are those of healthy ones except for the arguments."""
+    """Findings of ``number`` Sparks; figures are healthy except for the arguments."""
 
     def look(number=2, rdma=lambda *_: 108.0, tcp=lambda *_: 25.0, both=197.0, bus=22.4, over="NCCL over IB",
              latency=lambda *_: 0.28, drop=(), rates=(), **measured):  # fmt: skip

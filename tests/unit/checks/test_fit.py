@@ -91,7 +91,7 @@ def test_a_model_without_a_record_is_an_info_finding(fitted):
 
 
 def test_a_model_that_is_too_close_to_say_is_a_warning_with_a_safe_value(fitted):
-    """Of 121 GiB, 0.85 are 102.9: 97 GiB of weights leave 5.9 for a step and the 1.3 GiB that a request needs."""
+    """0.85 of 121 GiB is 102.9: 97 GiB of weights leave 5.9 for a step and the 1.3 GiB that a request needs."""
     (found,) = fitted(weights(97), {"max-model-len": 4096})
     assert (found.code, found.severity) == ("FIT-001", "warning")
     assert "GB are left" in found.seen

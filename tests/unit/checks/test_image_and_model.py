@@ -1,4 +1,4 @@
-"""The image, what it knows, and the weights: whole, of one revision and alike on every node."""
+"""The image, the architectures it supports, and the weights: complete and of the same revision on every node."""
 
 from __future__ import annotations
 

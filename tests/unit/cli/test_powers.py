@@ -326,7 +326,7 @@ FREE = [
 
 def test_variables_need_consent_unless_they_only_tune(run: Run, tmp_path: Path) -> None:
     pairs = [pair.split("=", 1) for pair in [*ASKED, *FREE]]
-    (tmp_path / "p.yaml").write_text(f"{HEAD}env: {json.dumps(dict(pairs[1:]))}\n")  # HOME is there twice
+    (tmp_path / "p.yaml").write_text(f"{HEAD}env: {json.dumps(dict(pairs[1:]))}\n")  # HOME is a duplicate
     (tmp_path / "q.yaml").write_text(
         f"{HEAD}env: {json.dumps(dict([*pairs[:1], ['NCCL_ALGO', 'a b'], ['HF_HUB_OFFLINE', '1']]))}\n"
     )

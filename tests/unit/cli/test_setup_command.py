@@ -87,7 +87,7 @@ def document(capsys):
     return found
 
 
-# Which nodes are contacted, and asked about
+# Contacted nodes, and questions about them
 
 
 def test_only_one_node_is_contacted_for_steps_on_it(nodes, capsys):
@@ -179,7 +179,7 @@ def test_running_ranks_that_need_a_change_block_its_undo_on_their_node_only(node
     assert "running ranks on a need these changes" in err
 
 
-# What is asked
+# Questions
 
 
 def answered(monkeypatch, *answers):
@@ -235,7 +235,7 @@ def test_a_script_that_sudo_refuses_is_left_to_an_administrator(single_spark, ca
     assert "sudo sh undo-spark-a.sh" in capsys.readouterr().out
 
 
-# What people read
+# Printed text
 
 
 def test_changes_are_shown_with_operator_and_time(single_spark, capsys, monkeypatch):

@@ -10,7 +10,7 @@ import pytest
 
 from tests.unit.on_terminal import ROOT
 
-# Each way in which commands write: by themselves, tables, argparse, JSON, errors; with the exit code that it has.
+# Each kind of output (plain text, tables, argparse, JSON, errors), with its exit code.
 WORDS = [
     (["up", "--help"], 0),
     (["checks", "--json"], 0),

@@ -51,7 +51,7 @@ def test_an_engine_module_for_nodes_defines_all_required_names(path):
     assert {name for name, member in declared.items() if name.isupper() or inspect.isfunction(member)} <= own.keys()
 
 
-# Names by which engines are asked for, too.
+# Aliases of engines count too.
 NAMES = {*engines.names(), "llama", "sglang", "trtllm", "tensorrt-llm", "canned"}
 
 

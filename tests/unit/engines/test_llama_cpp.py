@@ -242,7 +242,7 @@ def test_the_kv_cache_matches_a_servers_log():
 
 
 def test_concurrent_requests_may_together_exceed_the_trained_context():
-    """llama-server gives each request no more."""
+    """llama-server's limit for each request."""
     found = ENGINE.forecast(playbook(args={"ctx-size": 262144}), llama(), spark())
     assert (found["fits"], found["context"], found["kv_cache"]["tokens"]) == (True, 131072, 262144)
 

@@ -34,7 +34,7 @@ LLAMA = part("llama-8b", 8.5)
         ((GPT_OSS, CODER, FLASH), False),  # A
         ((GPT_OSS, CODER, FLASH, RERANKER), False),
         ((part("nano", 19.3), CODER, FLASH, RERANKER), True),  # B
-        ((GPT_OSS, FLASH, LLAMA), None),  # D, of which it is not certain
+        ((GPT_OSS, FLASH, LLAMA), None),  # D, which is uncertain
         ((GPT_OSS, FLASH, LLAMA, RERANKER), False),
     ],
 )

@@ -19,7 +19,7 @@ from sparkcluster.gateway.config import Config, Model
 from sparkcluster.gateway.schedule import DRAIN_S, RESIDENCE_S, STREAM_WAIT_S, Request, States, Unavailable, decide
 
 ROOM = 100
-PATIENCE_S = 540.0  # of half of the clients, where anything fails
+PATIENCE_S = 540.0  # of half of the clients, if anything fails
 TICK_S = 20.0
 FAULTS = ("door gone", "node gone", "start fails", "engine dies", "unload", "load", "gateway restarts", "removed")
 

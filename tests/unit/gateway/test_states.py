@@ -118,7 +118,7 @@ def test_a_failed_load_is_reported_and_not_retried_for_a_minute() -> None:
 
 
 def test_the_least_recently_used_models_are_unloaded_as_few_as_suffice() -> None:
-    """Of three past their minimum residence the oldest is too small, and the newest is not needed."""
+    """Three are past their minimum residence: the oldest is too small, and the newest is not needed."""
     states = Timed(model("small", 10 * GB), model("old", 40 * GB), model("new", 40 * GB), model("d", 50 * GB))
     at(states, 0, small="ready", old="ready", new="ready", d="stopped")
     for now, name in enumerate(["small", "old", "new"], 1):

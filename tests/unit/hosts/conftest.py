@@ -149,7 +149,7 @@ class Sshd:
 
 
 PASSWORD = "correct horse"
-# What openssl passwd -6 makes of it.
+# Its hash, from openssl passwd -6.
 _HASH = "$6$sparksalt$kbtzCas1viP1fOTTpNehWTUNuVZbn0jRFmu9Ynbbl4B5dvD4NHQMzD/gIUD64Yiz7YE.nv8GlIwVZA.YXHag9/"
 SUDOERS = """
 Defaults use_pty, logfile=/home/sudo.log

@@ -26,7 +26,7 @@ SPARKRUN = 'recipe_version: "2"\nmodel: a/b\nruntime: vllm\ncontainer: a/b:1\n'
 COMPOSE = "services:\n  vllm:\n    image: vllm/vllm-openai:v1\n    "
 
 SHELL = [
-    # Nothing is started, or by another program.
+    # Nothing is started, or another program starts it.
     ("", "x.sh does not start vLLM or", "import a recipe, a Compose file, or a text with `docker run … vllm serve …`"),
     ("docker run --gpus all lmsysorg/sglang:spark python3 -m sglang.launch_server", "x.sh:1: the command names no model", "--model-path"),
     ("A=1\nllama-server -hf org/m --port 8080", "x.sh:2: the command does not say which GGUF", "--hf-file NAME.gguf"),
@@ -36,7 +36,7 @@ SHELL = [
     ("sparkrun run @eugr/m --tp 2", "starts the recipe @eugr/m of sparkrun", "the recipe's YAML file"),
     ("docker compose up -d", "docker compose reads its own file", "docker-compose.yml"),
     ("cd x\n./start.sh", "x.sh:2: this runs ./start.sh", "sparkcluster import ./start.sh"),
-    # What is broken.
+    # Syntax errors.
     ("docker run -d --name x", "x.sh:1: docker run has no image", "copy the complete command"),
     ("docker run -e", "x.sh:1: -e has no value", "copy the complete command"),
     ("\nvllm serve", "x.sh:2: the command has no model", "--model"),
@@ -48,7 +48,7 @@ SHELL = [
     ("docker run --gpus all  # for RDMA \\\n  vllm/vllm-openai:v1 org/m", "x.sh:1: the backslash is in a comment", "remove"),
     ("vllm serve org/m \u2013\u2013seed 1", "x.sh:1: \u2013\u2013seed starts with a typographic character", "type -"),
     ("vllm serve org/m --seed \ue000x\ue001", "x.sh contains characters that are not text", "right file"),
-    # What is not known.
+    # Unknown values.
     ("vllm serve $MODEL", "x.sh:1: the model is $MODEL, which is not set", "add --define MODEL=VALUE"),
     ("docker run $IMAGE --model org/m", "x.sh:1: the image is $IMAGE", "--define IMAGE"),
     ("docker run $OPTS -it i:1 vllm serve org/m", "is $OPTS, which is not set", "--define OPTS"),
@@ -63,7 +63,7 @@ SHELL = [
     ("cat > x.sh <<EOF\nvllm serve org/m\nEOF", "x.sh:1: here-documents are unsupported", "import that file"),
     ("vllm serve org/m > log --seed 1", "x.sh:1: this cannot be parsed", "an argument after a redirection"),
     ("docker run i:1 bash -c 'D=/opt; cp $D/*.so /x; vllm serve org/m'", "before the engine needs $D", "with its values"),
-    # What no playbook may have.
+    # Values that no playbook may have.
     ("docker run -v /:/host a/b:1 vllm serve org/m", "cannot be converted to a valid playbook", ""),
     ("docker run -v ~/.ssh:/s a/b:1 vllm serve org/m", "your SSH keys", ""),
     ("docker run --device /dev/sda a/b:1 vllm serve org/m", "control of the node", ""),

@@ -149,7 +149,7 @@ def script(rng, document):
         return f'{arrays}{" ".join(run)} "${{OPTIONS[@]}}" {image} {" ".join(serve)} {quoted[1][0]} "${{ARGS[@]}}"'
     if shape == 4:  # a function with arguments
         return f'start() {{\n  {" ".join([*run, *quoted[0]])} {image} {" ".join(serve)} "$@"\n}}\nstart {" ".join(quoted[1])}'
-    if shape == 5:  # a branch, of which the other way starts something else
+    if shape == 5:  # a branch; the other branch starts something else
         other = "docker run other/image:1 vllm serve org/other"
         return f'MODE=${{MODE:-one}}\nif [ "$MODE" = two ]; then\n  {other}\nelse\n  {join([" ".join(run), *quoted[0], image, *serve, *quoted[1]])}\nfi'
     # by ssh, which starts another shell

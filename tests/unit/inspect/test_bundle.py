@@ -88,7 +88,7 @@ def diagnosis(spark, cluster, monkeypatch):
     seen = Running(
         {"alpha": Observation(ranks=(rank,))}, {"default": reply}, ReleaseFact(number=1, plan_hash="x", record=record)
     )
-    finding = Finding("RUN-004", "error", "it answers garbage", "alpha", "; ".join(LINES), "why", (edit("mend it"),))
+    finding = Finding("RUN-004", "error", "it answers garbage", "alpha", "; ".join(LINES), "why", (edit("fix it"),))
     return Diagnosis(View(spec, Collected({}, {}), {"alpha": facts}), seen, (finding,), 1.0)
 
 

@@ -72,7 +72,7 @@ def test_a_healthy_cluster_is_reported_in_one_line(diagnosis, world):
     assert set(document["nodes"]) == {"alpha", "beta"}
     assert document["running"]["replies"]["default"]["text"] == DONE["content"]
     assert document["running"]["nodes"]["alpha"]["ranks"][0]["log_lines"] == 1
-    # What is asked of nodes changes nothing on them.
+    # The commands change nothing on the nodes.
     assert {program for host in hosts.values() for program, _ in host.requests} == {"probe", "observe", "ask"}
 
 

@@ -75,7 +75,7 @@ def test_a_sample_in_transit_is_not_fresh(monkeypatch: pytest.MonkeyPatch):
         with pytest.raises(HostError, match="alpha sent no sample"):
             sampler.fresh("alpha", 0.4)
         assert not sampler.lost
-    assert LateSample.limits["line_bytes"] == 1 << 16  # more is no sample
+    assert LateSample.limits["line_bytes"] == 1 << 16  # a longer line is not a sample
 
 
 class ScriptedConversation:

@@ -8,7 +8,7 @@ from sparkcluster.lab.engine import tiny_llama
 
 
 def test_the_written_bytes_are_reproducible() -> None:
-    # A greedy answer compared across machines is worth nothing when their weights differ.
+    # Greedy answers of different machines are comparable only if the weights are equal.
     weights = tiny_llama.tiny_model_files()["model.safetensors"]
     assert hashlib.sha256(weights).hexdigest() == ("6cefb2a619e376df08d81083da0da7ab31768d36cf9c698f73e2ced05db55ec1")
 

@@ -75,7 +75,7 @@ def process(state, leased):
 
     yield start
     for directory in started:
-        agent.end_process(directory, grace_s=0)  # not by its number, which another process may have by now
+        agent.end_process(directory, grace_s=0)  # not by its PID, which another process may have by now
 
 
 def until(condition, limit_s=60):

@@ -175,7 +175,7 @@ def test_weights_unreadable_for_the_containers_user_are_reported(image: Image) -
     (snapshot / "config.json").symlink_to("../../blobs/f00")
     (snapshot / "missing.json").symlink_to("../../blobs/missing")
     document = image.document(model={"id": "owner/model", "revision": "main"}, runtime="docker")
-    # to root every file is open, but for these capabilities
+    # root can open every file unless these capabilities are dropped
     image.prefix = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"] if os.geteuid() == 0 else []
     for closed, named in ((blobs / "f00", snapshot / "config.json"), (folder / "refs" / "main",) * 2, (folder,) * 2):
         mode = closed.stat().st_mode

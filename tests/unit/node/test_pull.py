@@ -75,7 +75,7 @@ def test_a_credential_helper_is_called_as_docker_calls_it(tmp_path, monkeypatch)
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in GOLDEN.glob("*.jsonl")))
 def test_recorded_streams_lose_no_byte_and_end_complete(name):
-    """Of Docker 26.1 and 28.5, with overlay2 and containerd's image store; one was interrupted and resumed."""
+    """From Docker 26.1 and 28.5, with overlay2 and containerd's image store; one pull was interrupted and resumed."""
     layers: pull.Layers = {}
     found = [pull.count(layers, json.loads(line)) for line in (GOLDEN / f"{name}.jsonl").read_text().splitlines()]
     done = [each["bytes"] for each in found]

@@ -1,4 +1,4 @@
-"""What a node keeps of a release for a rollback: the image by a tag, the secrets in a file, both for a limited time."""
+"""A node keeps parts of a release for a rollback, for a limited time: the image by a tag, the secrets in a file."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ class Clock:
 def test_with_ranks_of_another_cluster_memory_must_be_stable_for_five_seconds(state, monkeypatch):
     for rank, file in (("atlas-gateway/ranks/gateway", "config.json"), ("embed/ranks/embed-1", "launcher.json")):
         (state / "clusters" / rank).mkdir(parents=True)
-        if file == "launcher.json":  # a gateway takes no memory that changes
+        if file == "launcher.json":  # the memory of a gateway does not change
             assert Clock(monkeypatch, lambda at: int((60 - 2 * min(at, 4)) * GIB)).settle(state) == 0
         (state / "clusters" / rank / file).touch()
     loading = Clock(monkeypatch, lambda at: int((60 - 2 * min(at, 4)) * GIB))

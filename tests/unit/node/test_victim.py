@@ -13,7 +13,7 @@ from tests.unit.node.test_launcher import PYTHON, Image, image, script
 __all__ = ["image"]
 
 ALL, NOTHING = 1 << 60, 1
-"""Bytes that no machine has available, and that every one has."""
+"""More bytes than any machine has available, and fewer than every machine has."""
 
 
 @pytest.mark.parametrize(

@@ -114,7 +114,7 @@ def test_arguments_alone_distinguish_embedding_and_rerank_models():
 
 @pytest.mark.parametrize("name", NAMES)
 def test_it_starts_with_102_of_121_gib_free(name):
-    """Some Sparks have no more with nothing running (SM121-131); by default vLLM uses 0.92."""
+    """Some idle Sparks have no more free memory (SM121-131); by default vLLM uses 0.92."""
     path = library.find(name, [PLAYBOOKS])
     for overlays in ([], *([overlay] for overlay in load.read_playbook(path)[0].overlays)):
         playbook = load.read_playbook(path, overlays)[0]

@@ -104,7 +104,7 @@ def test_only_the_record_of_rank_0_defines_the_head(world):
             document["plan"]["nodes"]["zeus"] = document["plan"]["nodes"].pop("alpha")
         site.change("beta", release={"number": 9, "plan_hash": "x", "record": document})
         assert known(site) is None
-    # Nor does a rank 0 on a node of another group.
+    # A rank 0 on a node of another group does not count either.
     four = world(
         FOUR, groups=[{"name": "east", "nodes": ["gamma", "delta"]}, {"name": "west", "nodes": ["alpha", "beta"]}]
     )

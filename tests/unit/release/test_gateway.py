@@ -143,7 +143,7 @@ def test_a_running_gateway_is_reloaded_and_not_restarted(nodes):
     nodes.sent["alpha"].clear()
     nodes.ensure()
     assert nodes.did("alpha") == ["mkdir", "mkdir", "put", "put", "enable"]
-    # On another node it would go on with the old keys, at the old address.
+    # On another node it would continue with the old keys, at the old address.
     nodes.ranks = {"beta": nodes.ranks["alpha"]}
     nodes.ensure()
     assert nodes.did("beta") == ["disable", "stop", "delete"]

@@ -28,7 +28,7 @@ ROOT = Path(__file__).parents[3]
 STATE = "/run/stand-ins"
 TWINS = ("enp1s0f1np1", "enP2p1s0f1np1")
 SYSTEM_PATH = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/snap/bin"
-"""Where a script takes its programs from."""
+"""Directories of a script's programs."""
 USER = "spark"
 NEEDED = ("unshare", "nsenter", "ip", "usermod", "gpasswd", "flock", "setsid", "runuser")
 
@@ -216,7 +216,7 @@ exit $status
 """,
 }
 
-# Kills a script with all that it started but the guard, which is in another session. (timeout makes a process group.)
+# Kills a script and its children, except the guard, which is in another session. (timeout makes a process group.)
 KILL_ALL = """
 kill_all() {
   for each in /proc/[0-9]*; do
@@ -228,7 +228,7 @@ kill_all() {
 }
 """
 
-# Counts calls; kills the script, and all that it started but the guard, before or after a call by its number.
+# Counts calls; kills the script and its children, except the guard, before or after a call by its number.
 _KILLER = f"""
 {KILL_ALL}
 echo call >>{STATE}/calls

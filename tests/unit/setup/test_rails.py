@@ -197,7 +197,7 @@ def test_every_rail_has_a_separate_subnet_and_a_second_run_changes_nothing(segme
     assert len(set(given_)) == len(given_)
     for rail in found.rails:
         assert all(found.addresses[node][twin.name] in rail.subnet for node, twin in rail.ends.items())
-    # Some are set up as proposed: the others are proposed the same as before.
+    # Some are set up as proposed: the proposal for the others does not change.
     some = data.draw(st.sets(st.sampled_from(sorted(surveys))))
     documents_ = documents(segments)
     for node in some & set(found.addresses):

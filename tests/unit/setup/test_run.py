@@ -21,14 +21,14 @@ DONE = Result(0, f"{READY}netplan: confirm: 17-1\nnetplan: done\n".encode(), b""
 
 
 class Node(FakeHost):
-    """A node whose scripts end as in ``ends``, in turn; on a new connection, as in ``anew``."""
+    """A node whose scripts end as in ``ends``, in order; on a new connection, as in ``reconnected``."""
 
-    def __init__(self, *ends: Result | Exception, anew: tuple[Result | Exception, ...] = ()) -> None:
+    def __init__(self, *ends: Result | Exception, reconnected: tuple[Result | Exception, ...] = ()) -> None:
         super().__init__("spark-a")
         left = iter(ends)
         self.on("sh", answer=lambda *_: self.end(next(left)))
         self.fresh: list[Node] = []
-        self._anew = anew
+        self._reconnected = reconnected
 
     @staticmethod
     def end(found: Result | Exception) -> Result:
@@ -37,7 +37,7 @@ class Node(FakeHost):
         return found
 
     def anew(self) -> contextlib.closing[Node]:
-        self.fresh.append(Node(*self._anew))
+        self.fresh.append(Node(*self._reconnected))
         return contextlib.closing(self.fresh[-1])
 
 
@@ -73,7 +73,7 @@ UNKNOWN = errors.HostUnknown("spark-a: spark-a.local does not resolve", node="sp
 
 @pytest.mark.parametrize("silent", [0, 4])
 def test_a_node_unreachable_for_seconds_is_confirmed_after_its_return(clock, silent):
-    node, report = Node(DONE, anew=(*[UNKNOWN] * silent, Result(0, READY.encode(), b""))), Notes()
+    node, report = Node(DONE, reconnected=(*[UNKNOWN] * silent, Result(0, READY.encode(), b""))), Notes()
     assert outcome(node, report).done == ["netplan"]
     assert report.notes == []
     (fresh,) = node.fresh
@@ -85,7 +85,7 @@ def test_a_node_unreachable_for_seconds_is_confirmed_after_its_return(clock, sil
     ("error", "until_s"), [(UNKNOWN, CONFIRM_S), (errors.AuthFailed("spark-a: no key was accepted"), 0)]
 )
 def test_a_node_that_stays_unreachable_is_given_up(clock, error, until_s):
-    node, report = Node(DONE, anew=(error,) * 100), Notes()
+    node, report = Node(DONE, reconnected=(error,) * 100), Notes()
     outcome(node, report)
     assert until_s <= sum(clock) <= until_s + 5
     assert report.notes == [f"spark-a: netplan: not confirmed: {error.message}"]

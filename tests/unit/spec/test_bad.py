@@ -22,7 +22,7 @@ PLAYBOOK = "name: serve\nmodel: {id: owner/model}\nimage: vllm/vllm-openai:v0.20
 
 
 def messages_for(path: Path) -> str:
-    """What the user reads about ``path``, with files named from here."""
+    """The error text for ``path``, with file names relative to this directory."""
     try:
         if path.name.startswith("playbook-") and path.stem != "playbook-path":
             load.read_playbook(path)[0]

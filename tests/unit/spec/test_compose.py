@@ -156,7 +156,7 @@ def test_an_overlay_linked_to_an_outside_file_is_not_read(folder, tmp_path):
 
 
 def test_a_playbook_may_extend_one_of_a_parent_directory_in_the_same_tree(tmp_path):
-    """The first playbook's directory counts, not that of intermediate files."""
+    """The first playbook's directory counts, not the directory of intermediate files."""
     (tmp_path / "parts").mkdir()
     (tmp_path / "parts" / "middle.yaml").write_text("name: middle\nextends: ../base.yaml\nargs: {max-num-seqs: 2}\n")
     (tmp_path / "base.yaml").write_text(BASE)
@@ -202,7 +202,7 @@ def test_groups_get_the_variant_for_their_size(folder, groups, length, cache, se
     assert (spec.playbook.args["max-model-len"], spec.playbook.args.get("kv-cache-dtype")) == (length, cache)
     assert spec.playbook.args["enforce-eager"] is True
     assert spec.playbook.setup == setup
-    # What is recorded, hashed and compared has no variants.
+    # The recorded, hashed and compared playbook has no variants.
     assert spec.playbook.variants == {}
     assert (spec.playbook.name, spec.playbook.model.revision) == ("both", "abc")
 

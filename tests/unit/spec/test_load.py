@@ -110,7 +110,7 @@ def test_playbooks_are_found_in_the_directory_of_the_inventory(tmp_path: Path, m
         assert load.load(path).playbook_path == found
     monkeypatch.chdir(tmp_path / "playbooks")
     assert load.load(Path("../inventory/inventory.yaml")).playbook_path == Path("../inventory/mine.yml")
-    # An inventory of this name is no playbook.
+    # An inventory with this name is not a playbook.
     same = write(tmp_path / "inventory", INVENTORY, "mine.yaml")
     assert load.load(same).playbook_path == found
     write(tmp_path / "inventory", INVENTORY.replace("mine", "../other/mine.yaml"))

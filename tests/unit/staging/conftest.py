@@ -148,7 +148,7 @@ elif verb == "run":
     fail(open(path("says")).read() if os.path.exists(path("says")) else "403 Forbidden: hub says no")
 """
 
-# Downloads like hf from the view of the hub and the cache; with the file "liar" in its home it claims to be denied.
+# Downloads like hf, as seen by the hub and the cache; with the file "liar" in its home it reports denied access.
 HF = f"""#!{sys.executable} -IS
 import os, sys, urllib.error, urllib.request
 name, files, revision = sys.argv[2], sys.argv[3:-2], sys.argv[-1]

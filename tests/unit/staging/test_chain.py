@@ -1,4 +1,4 @@
-"""Who pulls from whom: as a function, and as a simulation of nodes with random files and failures."""
+"""The order of copies between nodes: as a function, and as a simulation with random files and failures."""
 
 from __future__ import annotations
 

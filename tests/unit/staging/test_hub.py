@@ -33,7 +33,7 @@ def hub():
 
 
 class World:
-    """Node ``a``, whose ``hf`` is that of this environment, and an operator who uses ``hub``."""
+    """Node ``a``, which uses this environment's ``hf``, and an operator who uses ``hub``."""
 
     def __init__(self, host, lease, spark, cluster, tools: Path) -> None:
         self.host, self.lease, self._spark, self._cluster = host, lease, spark, cluster

@@ -19,7 +19,7 @@ TOTAL = sum(SIZES.values())
 RATE = 10 * MB
 
 POINTS = (5, 45, 95)
-"""Percent of the bytes that are on the receiver when a program is killed."""
+"""Percent of the bytes on the receiver when a program is killed."""
 
 
 def cases(*victims):

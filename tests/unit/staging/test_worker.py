@@ -261,7 +261,7 @@ def test_staged_files_leave_the_page_cache(workers):
 
 
 def _is_dropped(root):
-    """Whether nothing is cached after the kernel was told to drop it; a busy kernel may ignore that at first."""
+    """Whether nothing is cached after a request to the kernel to drop it; a busy kernel may ignore that at first."""
     for path in root.iterdir():
         with path.open("rb") as file:
             os.fsync(file.fileno())

@@ -50,10 +50,10 @@ WITHOUT = {
     "sparkcluster_engine_drafted_tokens_total": ("0.32.0", "0.8.5"),
     "sparkcluster_engine_accepted_tokens_total": ("0.32.0", "0.8.5"),
 }
-"""Metrics that some generations do not have here: those engines have no drafter."""
+"""Metrics that some generations lack here, because these engines have no drafter."""
 
 QUIET = {"RDMA errors": "a healthy pair has none", "Guard": "no guard did anything"}
-"""Panels and annotations without a value while all is well, as alerts: tests/data/alerts.test.yml shows that they fire."""
+"""Panels and annotations without a value in a healthy cluster; tests/data/alerts.test.yml tests the alerts."""
 
 
 @needs_prometheus

@@ -11,7 +11,7 @@ PAGE = Path(__file__).parents[3] / "sparkcluster/telemetry/page.html"
 def test_the_page_is_one_script_and_one_style_and_inserts_no_markup():
     text = PAGE.read_text()
     assert [text.count(each) for each in ("<script>", "<script", "<style>", "<style")] == [1, 1, 1, 1]
-    # but for the name of SVG, and of the elements of this page, no address is in it
+    # it contains no address except the namespaces of SVG and of this page's elements
     assert set(re.findall(r"\w+://[^\"'\s]+", text)) <= {"http://www.w3.org/2000/svg", "http://www.w3.org/1999/xhtml"}
     assert not re.findall(r"""\b(?:src|href)\s*=|url\(|@import|@font-face|import\s*\(""", text)
     markup = r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|DOMParser|setHTML|\beval\b|new Function|\son\w+=|style="

@@ -79,7 +79,7 @@ class Served:
 
 
 class Browser:
-    """Chromium through its DevTools pipe; ``events`` are those of the open page."""
+    """Chromium through its DevTools pipe; ``events`` are the open page's events."""
 
     def __init__(self, profile):
         to_it, ours = os.pipe()

@@ -22,7 +22,7 @@ def test_the_carry_over_file_lists_variables_that_stay_on_their_node(
     assert path == private / "ray_non_carry_over_env_vars.json"
     assert env["VLLM_CONFIG_ROOT"] == str(private)
     assert json.loads(path.read_text()) == ["NCCL_IB_HCA", "SPARKCLUSTER_RANK", "VLLM_CONFIG_ROOT", "VLLM_HOST_IP"]
-    assert not list(temporary.iterdir())  # a rank that is a plain process would leave it there for good
+    assert not list(temporary.iterdir())  # a rank that is a plain process would leave it behind permanently
 
 
 @pytest.mark.parametrize("set_by_user", [True, False])
