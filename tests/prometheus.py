@@ -93,5 +93,5 @@ def until(condition: Callable[[], Any], limit_s: float = 60.0) -> Any:
         with contextlib.suppress(OSError, http.client.HTTPException, ValueError):
             if found := condition():
                 return found
-        assert time.monotonic() < deadline, "it did not come about"
+        assert time.monotonic() < deadline, "the condition did not become true"
         time.sleep(0.1)

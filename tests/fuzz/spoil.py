@@ -74,7 +74,7 @@ def _change(chance: Random, inside: Any, key: Any) -> None:
 
 
 def line(chance: Random, document: Any) -> bytes:
-    """One line of output with ``document`` corrupted, or a line that is no document."""
+    """One line of output with ``document`` corrupted, or a line that is not a document."""
     if chance.random() < 0.06:
         return chance.choice(RAW)
     text = json.dumps(spoilt(chance, document)).encode()

@@ -125,7 +125,7 @@ def test_one_command_makes_a_bare_machine_serve_and_a_second_run_changes_nothing
     assert any(line.startswith("localhost is up ") for line in lines)
     assert f"http://127.0.0.1:{PORT}/v1" in cold.out
     assert "Paris" in answer(cold)
-    assert not [line for line in cold.err.splitlines() if "%|" in line or " + " in line], "one line a step"
+    assert not [line for line in cold.err.splitlines() if "%|" in line or " + " in line], "one line per step"
 
     sockets = machine.listening()
     assert f"127.0.0.1:{PORT}" in sockets

@@ -153,7 +153,7 @@ def observe(shared_lab, module_cli, module_variant, clean, ranks):
 
 @contextlib.contextmanager
 def command_lines():
-    """Every command line visible on this machine, including those of its virtual Sparks."""
+    """Every command line visible on this machine, including the command lines on its virtual Sparks."""
     seen, over = set(), threading.Event()
 
     def watch():

@@ -78,4 +78,4 @@ def test_a_killed_copy_of_weights_resumes_with_the_missing_bytes(slow, cli, vari
     assert hashes[0].count("\n") == FILES + 4
     assert all(line.rpartition("/")[2] == line[:64] for line in hashes[1].splitlines() if "/blobs/" in line)
     assert target.run(["readlink", "-e", f"{HUB}/models--lab--large/snapshots/{'1' * 40}/config.json"]).stdout
-    assert rails.bytes(source, sent=True) <= 1.05 * PAYLOAD + 5 * MB, "headers, and what was under way"
+    assert rails.bytes(source, sent=True) <= 1.05 * PAYLOAD + 5 * MB, "headers and data in transit"

@@ -61,8 +61,8 @@ def test_down_waits_for_requests_in_flight_and_refuses_new_ones(lab, cli, varian
     (group,) = status.json["groups"]
     assert (status.code, status.json["state"], group["ready"]) == (1, "degraded", False)
     assert "the engine aborted the request" in group["why"]
-    assert not answers, "the first one is still under way"
-    assert all(ranks(lab).values()), "the worker goes on for as long"
+    assert not answers, "the first request is still running"
+    assert all(ranks(lab).values()), "the worker continues for as long"
 
     asking.join(300)
     ((choice,),) = [answer["choices"] for answer in answers]

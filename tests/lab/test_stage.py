@@ -78,7 +78,7 @@ def test_a_copy_holds_the_lease_and_survives_a_short_outage(lab, cli, ranks, lac
         lab.fault(spark.name, "silence", "40")
     (copy,) = stage.wait().ok().json["copied"]
     assert (copy["node"], copy["source"]) == ("bare", "full")
-    assert FILE_BYTES <= copy["bytes"] < 1.01 * FILE_BYTES + 1_000_000, "nothing came twice"
+    assert FILE_BYTES <= copy["bytes"] < 1.01 * FILE_BYTES + 1_000_000, "a file was copied twice"
     assert len({spark.run(["sha256sum", FILE]).stdout for spark in lab.sparks}) == 1
     assert lacking.run(["sh", "-c", "ls -A $(dirname $0)", FILE]).stdout.count("partial") == 0
 

@@ -95,7 +95,7 @@ def test_nothing_is_stopped_until_downtime_and_duration_are_confirmed(bench, mon
         bench(yes=False)
     assert "--yes" in caught.value.hint
     assert acts(bench) == ["measure 1"]
-    assert bench.up.report.begun == "", "what is asked about is no step that failed"
+    assert bench.up.report.begun == "", "a question is not a failed step"
     ((_, said),) = asked
     assert "all groups twice" in said
     assert "of downtime" in said

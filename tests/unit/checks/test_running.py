@@ -152,7 +152,7 @@ def test_constant_token_counters_during_a_request_are_a_hang(diagnosed):
     assert "100 tokens before and after 3 s, 1 running; a request of doctor had no token in 25 s" in found[0].seen
     assert "96 %, 24 W" in found[0].seen
     idle = diagnosed(head(rank("alpha", 0), made=0, gpus=(HUNG_GPU, HUNG_GPU)), None, silence())
-    assert codes(idle) == {("RUN-003", "beta")}, "the one that idles while the others wait"
+    assert codes(idle) == {("RUN-003", "beta")}, "the rank that idles while the others wait"
 
 
 @pytest.mark.parametrize(("stalled_s", "hangs"), [(None, False), (1.0, False), (8.0, True)])
@@ -215,7 +215,7 @@ def test_an_empty_answer(diagnosed):
     found = diagnosed(answer=reply(ttft_s=None, text=""))
     assert codes(found) == {("RUN-004", "alpha")}
     assert found[0].seen == "9 tokens without text"
-    assert "marlin" not in " ".join(found[0].remedy), "nothing was said, so nothing was said wrongly"
+    assert "marlin" not in " ".join(found[0].remedy), "no output, so no wrong output"
 
 
 def test_garbage_on_marlin_blames_the_weights_and_otherwise_the_kernel(diagnosed):
@@ -291,7 +291,7 @@ def test_rays_banner_is_not_a_cause_and_a_reboot_is_reported(diagnosed, runtime,
     alpha = head(rank("alpha", 0, dead, state="exited", exit_code=0), counters=None)
     (finding,) = diagnosed(alpha, beta, silence("refused", ""), runtime=runtime)
     assert finding.code == "RUN-005"
-    assert finding.node == "beta", "the engine of the head died of it"
+    assert finding.node == "beta", "this killed the head's engine"
     assert "Ray" not in finding.seen
     assert "SIG" not in finding.seen.upper()
     assert finding.summary.endswith(f"it exited with code {told}, as after a reboot")
@@ -370,7 +370,7 @@ def test_an_xid_caused_by_a_rank_counts_only_after_the_ranks_start(diagnosed, xi
     }
     for started_at, expected in (("2026-09-21T08:10:00.5Z", {("RUN-026", "beta")}), ("2026-09-21T09:00:00Z", set())):
         assert codes(diagnosed(None, look(rank("beta", 1, started_at=started_at)), facts=log)) == expected
-    assert codes(diagnosed(None, look(rank("beta", 1)), facts=log)) == set(), "nothing says when its rank began"
+    assert codes(diagnosed(None, look(rank("beta", 1)), facts=log)) == set(), "the start time of its rank is unknown"
 
 
 def test_a_boot_that_ended_without_shutdown_is_reported_with_its_last_lines(diagnosed):

@@ -268,7 +268,7 @@ def test_progress_is_any_changing_counter_and_missing_metrics_are_not_a_standsti
     movement.feed(30, {})
     assert movement.stalled_s(30) is None, "counters that cannot be read are no evidence"
     movement.feed(36, {"generated": 5, "kv_cache": 0.2})
-    assert movement.stalled_s(36) == 14, "they did not move meanwhile"
+    assert movement.stalled_s(36) == 14, "they did not change in the meantime"
 
 
 @pytest.mark.parametrize(

@@ -46,7 +46,7 @@ def test_engine_names_are_read_without_importing_the_engines():
     "path", [*map(str, (ROOT / "sparkcluster/engines").glob("*/node.py")), "tests/data/engines/canned/node.py"]
 )
 def test_an_engine_module_for_nodes_defines_all_required_names(path):
-    """If one is missing, no image can be read, which looks as if there were none."""
+    """If one is missing, no image can be read, as if there were no images."""
     own, declared = (runpy.run_path(str(ROOT / each)) for each in (path, "sparkcluster/node/engine.py"))
     assert {name for name, member in declared.items() if name.isupper() or inspect.isfunction(member)} <= own.keys()
 

@@ -272,7 +272,7 @@ def test_with_other_models_the_engine_gets_the_tokens_that_its_requests_need():
     model = shipped.recorded("Qwen/Qwen3-8B")
     assert ENGINE.forecast(beside, model, spark(), requests=None)["kv_cache"]["tokens"] == 4 * 8192
     limited = ENGINE.beside_others(playbook(args={"mem-fraction-static": 0.5, "max-total-tokens": 1000}))
-    assert limited.args == {"mem-fraction-static": 0.9, "max-total-tokens": 1000}, "not a share of what others leave"
+    assert limited.args == {"mem-fraction-static": 0.9, "max-total-tokens": 1000}, "not a share of the remaining memory"
     kept = playbook(args={"mem-fraction-static": 0.5})
     assert ENGINE.beside_others(kept, {"args.mem_fraction_static"}) is kept
 

@@ -106,4 +106,4 @@ async def gateway(
                     await asyncio.sleep(0.01)
                 watching.cancel()
     assert not any(seen.in_flight or seen.waiting for seen in keeper.seen.values()), "a request has not left"
-    assert not logged.called, "what a client or an engine does is logged as an error of the gateway"
+    assert not logged.called, "an error of a client or engine is logged as an error of the gateway"

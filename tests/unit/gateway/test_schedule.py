@@ -211,7 +211,7 @@ class World:
             serves = name == "base" or self.engines[name].state == "ready"
             self.states.polled(name, f"http://{name}", None if serves else "refused")
         if self.gone.get("door", 0) > self.now:
-            assert self.states.step({}) == {}, "tells a door that is gone"
+            assert self.states.step({}) == {}, "notifies a stopped process of the gateway"
             return
         reports = {}
         for name, engine in self.engines.items():

@@ -173,8 +173,8 @@ def test_a_changed_inventory_while_requests_wait() -> None:
     assert a.refused.status == 404
     assert (b.admitted, b.refused, c.admitted) == (False, None, True)
     states.leave(a)
-    assert states.backend(a, ()) == "", "its port may be another's by now"
-    assert at(states, 4, b="stopped", d="stopped") == {}, "c takes room again, as it is always on now"
+    assert states.backend(a, ()) == "", "another process may have its port by now"
+    assert at(states, 4, b="stopped", d="stopped") == {}, "c takes memory again, since it is always-on now"
 
 
 def test_replicas_are_balanced_by_requests_in_flight_and_a_failed_one_gets_none() -> None:

@@ -198,7 +198,7 @@ def test_a_damaged_file_gives_a_playbook_or_a_single_error(data):
 
 @pytest.mark.parametrize("seed", ["1", "2"])
 def test_the_output_is_deterministic_across_processes(seed):
-    """The order is that of the text, independent of the hash seed."""
+    """The order is the order of the text, independent of the hash seed."""
     names = [f"NAME_{letter}" for letter in "ABCDEFGHIJKL"]
     exports = "".join(f"export {name}={name.lower()}\n" for name in names)
     loose = "".join(f"if [ -e {name} ]; then L_{name}=1; fi\n" for name in names)

@@ -129,8 +129,8 @@ def test_reasoning_without_content_is_not_an_answer(asked, finish, hint):
     with pytest.raises(EmptyAnswer, match="the answer is empty: ") as caught:
         Conversation(fleet, spec, group=None, max_tokens=30).ask("hi", lambda _, text: shown.append(text))
     assert caught.value.hint.startswith(hint)
-    assert "".join(shown) == "They say hi.\n", "the error is on a line of its own"
-    assert status(fleet, see(fleet, spec))["state"] == "serving", "a token is a sign of life, of whatever kind"
+    assert "".join(shown) == "They say hi.\n", "the error is on a separate line"
+    assert status(fleet, see(fleet, spec))["state"] == "serving", "a token of any kind is a sign of life"
 
 
 def test_an_embedding_model_gets_no_question(asked):

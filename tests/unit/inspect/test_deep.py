@@ -159,7 +159,7 @@ def test_an_interruption_ends_programs_on_the_nodes(two, perftest, tmp_path):
     finally:
         impatient.timer.cancel()  # a later one would end another test
         signal.signal(signal.SIGINT, before)
-    assert [text[:4] for text in impatient.begun].count("RDMA") == 1, "nothing else is begun"
+    assert [text[:4] for text in impatient.begun].count("RDMA") == 1, "nothing else is started"
     assert not running(str(tmp_path / "bin" / "ib_write_bw"))
 
 

@@ -81,7 +81,7 @@ def process(state, leased):
 def until(condition, limit_s=60):
     end = time.monotonic() + limit_s
     while not condition():
-        assert time.monotonic() < end, "it did not come about"
+        assert time.monotonic() < end, "the condition did not become true"
         time.sleep(0.01)
 
 

@@ -100,17 +100,17 @@ def test_with_several_models_the_engine_gets_its_cache_in_bytes_and_a_share_that
         made = plan(args, siblings=BESIDE)
         words = engine(made)
         cache = int(words[words.index("--kv-cache-memory-bytes") + 1])
-        assert cache == 4 * 32768 * 128 * 1024, "what auto makes room for alone: max-num-seqs requests of full context"
+        assert cache == 4 * 32768 * 128 * 1024, "auto for a single model: max-num-seqs requests of full context"
         total = 121 * GIB
         assert total * utilization(made) > 16 * GIB + cache
         assert utilization(made) == utilization(plan(AUTO))
-        assert plan(args, siblings=("embed", "rerank")).hash == made.hash, "it does not follow what others there are"
+        assert plan(args, siblings=("embed", "rerank")).hash == made.hash, "it does not depend on other models"
 
 
 def test_a_memory_setting_of_the_inventory_is_kept_with_other_models(plan):
     share = {**AUTO, "gpu-memory-utilization": 0.42}
     assert plan(share, siblings=BESIDE, chosen=["args.gpu_memory_utilization"]).hash == plan(share).hash
-    assert plan(share, siblings=BESIDE).hash == plan(AUTO, siblings=BESIDE).hash, "that of a model alone"
+    assert plan(share, siblings=BESIDE).hash == plan(AUTO, siblings=BESIDE).hash, "the value for a single model"
     words = engine(plan({"max-model-len": 32768, "kv-cache-memory-bytes": "4800M"}, siblings=BESIDE))
     assert words[words.index("--kv-cache-memory-bytes") + 1] == "4800M"
     share = words[words.index("--gpu-memory-utilization") + 1]

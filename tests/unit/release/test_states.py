@@ -83,7 +83,7 @@ def test_another_plan_without_a_record(world):
     edited = world(playbook={"env": {"A": "2"}})
     (group,) = states(edited, cluster.facts).values()
     assert (group.state, group.recorded) == (State.OTHER, None)
-    assert seen(edited, cluster.change("beta", ranks=()).facts) is State.REMAINS, "a rank is gone"
+    assert seen(edited, cluster.change("beta", ranks=()).facts) is State.REMAINS, "a rank is missing"
 
 
 def test_ranks_with_the_same_cluster_name_and_another_state_directory(world):

@@ -206,7 +206,7 @@ def test_a_record_written_by_a_node_runs_nowhere_before_it_was_shown_and_accepte
     shown = "\n".join(up.report.notes)
     assert all(text in shown for text in ("stranger/image:1", "pip install x", "LD_PRELOAD=/x.so")), shown
     assert done.changed
-    assert "/bundled/" not in str(up.recorded), "compile caches of shipped playbooks are theirs alone"
+    assert "/bundled/" not in str(up.recorded), "shipped playbooks have separate compile caches"
 
 
 def test_the_image_in_a_nodes_record_needs_consent_unless_it_was_started_from_this_machine(up, switching):
@@ -242,7 +242,7 @@ def test_a_node_that_was_off_causes_one_warning_and_the_heads_record_is_used(up,
     up(cluster, command=ON_RECORDS[command])
     warnings = [note for note in up.report.notes if note.startswith("warning:")]
     used = "warning: beta: no record of release 4 or a different one; using the record of alpha"
-    assert warnings == ([] if command == "upgrade" else [used]), "what serves already is recorded again"
+    assert warnings == ([] if command == "upgrade" else [used]), "the running release is recorded again"
     assert value(cluster)[0] == ("1" if command == "rollback" else "2")
     assert len({read(node.release).number for node in cluster.facts.values()}) == 1
 

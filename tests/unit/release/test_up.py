@@ -293,7 +293,7 @@ def test_another_plan_without_a_record_is_replaced_only_on_request(up, world):
     with pytest.raises(OtherPlan, match="an unrecorded plan") as caught:
         up(edited)
     assert "not in any readable record" in caught.value.lines[0]
-    assert "up inventory.yaml --replace" in caught.value.hint, "nothing is recorded that could be gone back to"
+    assert "up inventory.yaml --replace" in caught.value.hint, "no rollback target is recorded"
     assert up.done == []
     assert up(edited, options=Options(replace=True)).changed is True
     assert up.done == ["lease", "stop alpha beta", "launch alpha beta"]
@@ -367,7 +367,7 @@ def test_a_failing_group_leaves_the_other_recorded_and_the_next_up_restarts_only
         up(cluster, fails={"west": LaunchError("the rank on delta ended", node="delta")})
     assert caught.value.exit_code == 1
     (document, *_) = up.recorded
-    assert [rank and rank["release"] for rank in up.ranks].count(None) == 2, "what never answered is not kept"
+    assert [rank and rank["release"] for rank in up.ranks].count(None) == 2, "a release that never answered is not kept"
     assert {name: group["verified"] for name, group in document["groups"].items()} == {"east": True, "west": False}
     for name in cluster.facts:
         cluster.change(name, release={"number": 1, "plan_hash": document["plan_hash"], "record": document})

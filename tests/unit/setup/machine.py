@@ -414,5 +414,5 @@ def until(condition: Any, limit_s: float = 60) -> None:
     """Wait for an action of another process."""
     end = time.monotonic() + limit_s
     while not condition():
-        assert time.monotonic() < end, "it did not happen"
+        assert time.monotonic() < end, "the condition did not become true"
         time.sleep(0.02)

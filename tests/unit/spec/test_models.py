@@ -39,7 +39,7 @@ def test_each_entry_is_a_cluster_and_a_first_entry_without_a_name_is_the_cluster
     assert [node.label for node in embed.inventory.nodes] == ["spark-2"]
     assert embed.inventory.node_env("spark-2") == {"NCCL_DEBUG": "INFO"}
     assert embed.playbook.aliases == ["text-embedding"]
-    assert library.all_bundled(embed), "a name changes nothing of what it may do"
+    assert library.all_bundled(embed), "a name does not change its permissions"
     assert [group.nodes for group in replicas.inventory.groups] == [["spark-1"], ["spark-2"]]
     assert (big.siblings, replicas.siblings) == (("embed", replicas.model), ("gpt-oss-120b", "embed"))
     assert [each.victim for each in (big, embed, replicas)] == [2, 1, 0]
@@ -143,7 +143,7 @@ def test_a_gateway_moves_one_port_and_no_other(written):
     assert {(each.gateway_node, each.gateway_cluster) for each in (big, embed, small)} == {("spark-2", "home-gateway")}
     assert [each.inventory.gateway.keys["alice"].models for each in (big, embed, small)] == [["embed"]] * 3
     asked = [each.what for each in powers.of_inventory(big) if each.kind == "gateway.keys"]
-    assert asked == ["$ALICE_KEY"], "a variable of this machine is read for whoever wrote the inventory"
+    assert asked == ["$ALICE_KEY"], "a variable of this machine is read for the author of the inventory"
     (only,) = load_all(written("gateway: {}\nmodels:\n- {playbook: gpt-oss-120b, on_demand: {}}\n"))
     assert only.gateway_node == "spark-1"
 

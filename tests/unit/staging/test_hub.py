@@ -125,7 +125,7 @@ def test_a_download_continues_without_its_operator_and_the_next_run_follows_it(w
     eventually(lambda: hub.sent_bytes > sent + 1_000_000)
     world.lease.take()
     assert world.fetch() == Done(bytes=SIZE)
-    assert sorted(hub.served) == [(TINY, name) for name in sorted(FILES)], "each file was asked for once"
+    assert sorted(hub.served) == [(TINY, name) for name in sorted(FILES)], "each file was requested once"
 
 
 def test_ctrl_c_ends_the_download_on_the_node(world, hub):

@@ -62,7 +62,7 @@ def test_a_pull_without_progress_times_out(pulled, monkeypatch):
     ]
     with pytest.raises(StageError, match="stage image on a: no progress for "):
         pulled()
-    assert pulled.engine.left.wait(60), "the engine pulls as long as the connection lives"
+    assert pulled.engine.left.wait(60), "the engine pulls while the connection is open"
 
 
 def test_a_pull_outlives_the_operators_connection_and_the_next_run_follows_it(pulled):

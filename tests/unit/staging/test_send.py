@@ -137,7 +137,7 @@ def test_a_paused_operator_that_lost_the_lease_writes_nothing_more(world):
         first.send_signal(signal.SIGCONT)
         assert first.wait(60) == 9
         assert first.stdout.read().startswith("a refused the change: epoch 1 is over: ")
-        assert world.written() <= before + (8 << 20), "the node looks once a second"
+        assert world.written() <= before + (8 << 20), "the node checks once per second"
         assert not world.whole().exists()
 
 

@@ -65,7 +65,7 @@ def test_the_next_node_continues_without_the_previous_one_at_the_same_position(s
         assert content(each.root) == content(a.root)
     (left,) = c.said["left"]
     assert left["node"] == "b"
-    assert d.said["left"] == [], "who is behind a node without data does not leave it"
+    assert d.said["left"] == [], "a receiver does not leave a node without data"
 
 
 def test_missing_files_are_reported_and_the_next_run_receives_only_these(workers, set_source):
@@ -192,7 +192,7 @@ def test_a_worker_continues_without_its_operator_and_the_next_operator_follows_i
     eventually((d.root / "four.bin").exists)
     d.take_lease(2)
     d.begin(token="0" * 32)
-    assert d.wait("token") == d.token, "that of the worker which runs"
+    assert d.wait("token") == d.token, "the running worker's token"
     assert d.wait("done")["bytes"] == total(LARGE)
     assert content(d.root) == content(a.root)
 

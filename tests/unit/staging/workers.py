@@ -31,7 +31,7 @@ def eventually(condition: Callable[[], Any], what: Callable[[], str] | None = No
         found = condition()
         if found:
             return found
-        assert time.monotonic() < until, what() if what else "in vain"
+        assert time.monotonic() < until, what() if what else "time limit exceeded"
         time.sleep(0.02)
 
 
@@ -198,7 +198,7 @@ def content(root: Path) -> dict[str, str]:
 
 
 def chain(workers: Sequence[Worker]) -> None:
-    """Each pulls from the previous one, or else from earlier ones; the last is no source for the first."""
+    """Each pulls from the previous one, or else from earlier ones; the last is not a source for the first."""
     sources = [each.source() for each in workers]
     for place, each in enumerate(workers):
         each.order(**{"from": sources[:place][::-1]})

@@ -38,7 +38,7 @@ class Spark(FakeHost):
         self.program("ask", DONE)
 
     def facts(self, said: Any, also: Any) -> dict[str, Any]:
-        """Those of ``said``, and of each spec ``also``."""
+        """The document of ``said``, repeated for each spec in ``also``."""
         document = {**said.model_dump(mode="json"), "clock_s": time.time()}
         return {**document, "also": [document for _ in also]}
 
