@@ -28,6 +28,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Find Sparks and write an inventory; exit 1 if none was found, or if one could not be reached."""
-    from sparkcluster.cli import discover_view
+    from sparkcluster.cli import discover_work
 
-    return discover_view.run(args)
+    return discover_work.run(args)
