@@ -1,4 +1,4 @@
-"""Our end of the measuring process."""
+"""Starts and controls the measuring process."""
 
 from __future__ import annotations
 

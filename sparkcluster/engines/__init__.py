@@ -9,21 +9,22 @@ Members of ``Engine`` by the package that uses them:
 - ``spec/``: ``arguments``, ``short_arguments``, ``known_arguments``, ``variables``, ``per_node``, ``tuning_arguments``,
   ``tuning_variables``, ``common_arguments``, ``images``, ``caches``, ``weights_format``, ``repositories``,
   ``executors``, ``alone``, ``kind``, ``api_key``, ``title``, ``beside_others``
-- ``topology/``: ``executors``, ``alone``, ``vocabularies``, ``api_key``
+- ``topology/``: ``executors``, ``alone``, ``vocabularies``, ``api_key``, ``title``
 - ``plan/``: ``serve``, ``environment``, ``planned``, ``drain_s``, ``executors``, ``api_key``, ``api_features``
 - ``checks/``: ``checks``, ``reports``, ``judges_arguments``, ``gone_argument``, ``common_arguments``, ``executors``,
-  ``forecast``, ``planned``, ``memory_share``, ``memory_hint``, ``garbage_remedy``, ``ready``, ``dead``, ``stalled``
+  ``forecast``, ``planned``, ``memory_share``, ``memory_hint``, ``garbage_remedy``, ``ready``, ``dead``, ``stalled``,
+  ``api_key``, ``title``
 - ``engines/`` itself: ``signatures``, ``culprits``, ``dead``, ``memory_hint`` (``causes.py``); ``phases``,
   ``footprint`` (``phase.py``); ``arguments``, ``known_arguments``, ``common_arguments``, ``gone_argument``
   (``foreign`` below)
-- ``runtime/``: ``api_key``, ``key_separator``, ``takes_share``, ``memory_share``
+- ``runtime/``: ``api_key``, ``key_separator``, ``takes_share``, ``memory_share``, ``title``
 - ``endpoint/``: ``api_flags``, ``api_key``
 - ``importer/``: ``importer``, ``caches``, ``variables``
 - ``inspect/``: ``forecast``, ``takes_share``, ``memory_share``, ``baseline``, ``importer``, ``api_features``,
-  ``api_flags``, ``counters``, ``statistics``, ``common_arguments``
-- ``release/``: ``counters``, ``api_features``, ``garbage_remedy``, ``common_arguments``
+  ``api_flags``, ``counters``, ``statistics``, ``common_arguments``, ``api_key``, ``title``
+- ``release/``: ``counters``, ``api_features``, ``garbage_remedy``, ``common_arguments``, ``api_key``
 - ``bench/``: ``tokenize_field``, ``api_features``
-- ``cli/``: ``beside_others`` (``fit``), ``api_features`` (``playbooks``)
+- ``cli/``: ``forecast``, ``beside_others`` (``fit``), ``api_features`` (``playbooks``)
 
 On the nodes, the directory's ``node.py`` replaces ``sparkcluster.node.engine``: it reads an image, keeps variables for
 Ray's workers, and writes files for the engine.

@@ -19,7 +19,7 @@ from sparkcluster.gateway.config import Config, Model
 from sparkcluster.gateway.schedule import States
 
 DOOR = "door.sock"
-"""In the working directory, since a socket's path has 107 bytes at most (unix(7))."""
+"""In the working directory, since the path of a Unix socket has at most 107 bytes (unix(7))."""
 DOOR_S, POLL_S = 1.0, 5.0
 """How often the door is asked what runs, and each engine which models it serves."""
 ANSWER_S, MODELS_S = 20.0, 2.0

@@ -151,8 +151,8 @@ def reach(
 ) -> Reach:
     """Test what every node reaches of its group: one program per node, two round trips, at most one time-out.
 
-    A port of the launch is only tried if it is free, no rank runs and no one else holds the lease, since preflight must
-    not disturb a start. ``epochs`` belong to our own lease, if we hold it.
+    A port of the launch is only tried if it is free, no rank runs and no other operator holds the lease, since
+    preflight must not disturb a start. ``epochs`` belong to our own lease, if we hold it.
     """
     planned = pairs(spec, facts, topology)
     names = list(dict.fromkeys(pair.source for pair in planned))

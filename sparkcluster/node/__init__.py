@@ -9,6 +9,8 @@ a controller; these have ``main(argv)`` instead.
 For each program: what it changes; how long it runs.
 
 - ``probe``: nothing; one answer, under a second
+- ``survey``: nothing; for ``discover`` and ``setup``: hardware, cabling, settings; one answer
+- ``inspected``: nothing; a container started by a user, for ``import``; one answer
 - ``reach``: nothing, but listens on ports; two exchanges, under two seconds
 - ``measure``: one container, for ``--deep`` only and under a lease; one measurement
 - ``all_gather``: nothing; inside that container, an all-gather of 256 MiB, 90 s at most
@@ -34,6 +36,8 @@ For each program: what it changes; how long it runs.
 - ``guard``: starts and stops its node's rank under its own lease, with the agent's functions; installed by ``enable``,
   started by systemd, runs until the cluster is disabled
 - ``door``: forwards the gateway's requests to the guards of models on demand; installed with the gateway like a guard
+- ``door_place``: nothing; address and token by which the door reaches a guard; one answer
+- ``gateway_control``: forwards one request to the gateway on its node; one answer
 - ``unit``: ends a guard that holds the lease, for ``disable``; one answer
 - ``launcher``: inside the container, prepares ptxas, per-node variables and Ray; becomes the engine, or runs a worker's
   Ray until it ends; a child process looks for sockets that listen on all addresses
@@ -45,22 +49,24 @@ Files on a node
 
     ~/.local/state/sparkcluster/            state_dir of the inventory
     ├── start.lock  start.json              which cluster starts or stops ranks on this node
-    ├── start-change.lock                   (see `node/start_lock.py`)
+    ├── start-change.lock                   locked briefly when the start lock is granted
     ├── clusters/NAME/
     │   ├── lease.lock  lease.json          who may change it; the last epoch granted
     │   ├── lease-change.lock               held while one change runs
     │   ├── staging.lock  staging.json      the same for staging
     │   ├── staging-change.lock             held while one staging change runs
     │   ├── staging/HASH/                   the worker of a copy, by its root directory: a job
+    │   ├── images/                         files of an image while it is copied
     │   ├── releases/000001.json            every verified release, newest 20
     │   ├── releases/000001.env             secrets of this node's rank, while it is a rollback target
     │   ├── start.json                      the steps that restart this node's rank of the last release
     │   ├── enabled/                        if the cluster is enabled: guard.py, config.json, journal.jsonl, and why
-                                            the guard is waiting
+                                            the guard is waiting; of the gateway's cluster: the door
     │   ├── switch.json                     an unfinished switch from one release to another
+    │   ├── run/                            of the gateway's cluster: control.sock of the gateway, door.sock of the door
     │   └── ranks/RANK/                     launcher.json, entry.py, bind.so, memory.json; with runtime process also
                                             log and rank.json
-    ├── images/ID.json                      content of an image
+    ├── images/ID.json  layers.json         content of an image; layers of images as files
     ├── downloads/HASH/                     the download of weights: a job
     ├── builds/HASH/                        the build of an image: a job
     ├── pulls/HASH/                         the pull of an image: a job (`node/job.py`)

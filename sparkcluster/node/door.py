@@ -42,7 +42,7 @@ def main(argv: list[str]) -> None:
 
     folder, name = os.path.split(config["socket"])
     os.makedirs(folder, mode=0o700, exist_ok=True)
-    os.chdir(folder)  # the full path may exceed the 108 bytes of a socket address
+    os.chdir(folder)  # the path of a Unix socket has at most 107 bytes (unix(7))
     with contextlib.suppress(FileNotFoundError):
         os.unlink(name)
     os.umask(0o177)

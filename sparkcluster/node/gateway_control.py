@@ -21,7 +21,7 @@ def main(request: dict[str, Any], _lines: Any = None) -> dict[str, Any]:
         request: state_dir, cluster (of the gateway), method and path.
     """
     try:
-        # the path of a Unix socket may have at most 108 bytes (unix(7))
+        # the path of a Unix socket has at most 107 bytes (unix(7))
         os.chdir(os.path.join(common.cluster_dir(request["state_dir"], request["cluster"]), "run"))
         connection = http.client.HTTPConnection("gateway")
         with socket.socket(socket.AF_UNIX) as connection.sock:

@@ -25,7 +25,7 @@ from sparkcluster.spec.inventory import Inventory
 from sparkcluster.spec.playbook import Request, Verify, verifying
 
 MOST_AHEAD = 10_000
-"""How far a node's release number may be above the other nodes', which may have been off."""
+"""How far a node's release number may be above the other nodes', which may have been switched off."""
 # Attributes of a group that a record contains unchanged; records of older versions lack them.
 KEPT = [key for key in GroupDocument.__annotations__ if key not in {"release", "verify"}]
 

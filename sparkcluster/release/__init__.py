@@ -13,17 +13,18 @@ state: ranks of the group; what ``up`` does.
 - STARTED: the ranks of this plan run, and some node has no record of their verification; watch, verify, record
 - SERVING: every rank of the newest release runs, and the plan is the same; ask
 - OTHER: every rank of the newest release runs, and the plan differs; ask. Or unrecorded ranks of another plan run on
-  every node; refuse, exit 1; ``--replace`` cleans them
-- REMAINS: any other ranks of this cluster: some are missing, or there are others; clean, then start
+  every node; refuse, exit 1; ``--replace`` removes them and starts
+- REMAINS: any other ranks of this cluster: some are missing, or there are others; remove them, then start
 - TAKEN: ranks with the same name that belong to another cluster; refuse
 
 after asking: what ``up`` does.
 - SERVING, and it answers as its release expects: keep
-- dead (``endpoint/dead.py``): clean, then start
+- dead (``endpoint/dead.py``): remove its ranks, then start
 - does not answer as its release expects, and is not dead: leave it, start the other groups, exit 1; ``--replace``
-  cleans it
-- OTHER, or a secret's value has changed: print the difference, exit 1; ``--replace`` cleans it
-- addresses or GID indices have changed since the start: keep, and report the drift; ``--replace`` cleans it
+  removes its ranks and restarts it
+- OTHER, or a secret's value has changed: print the difference, exit 1; ``--replace`` removes its ranks and restarts it
+- addresses or GID indices have changed since the start: keep, and report the drift; ``--replace`` removes its ranks and
+  restarts it
 
 Each difference between a running group and the files has a class and a cost (``plan/cost.py``). ``plan`` shows them,
 and ``up`` if it refuses:

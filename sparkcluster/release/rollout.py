@@ -203,7 +203,7 @@ class Rollout:
             raise LaunchError(f"old ranks remain on {name}: {error.message}", node=name, step="stop", hint=hint)
         gone = {rank.name for found in ranks.values() for rank in found}
         states = self._take_in(gone, {})
-        # A group that exists only by its ranks is gone with them.
+        # An unrecorded group disappears with its ranks.
         for name in groups:
             del self.groups[name]
             if name in states:

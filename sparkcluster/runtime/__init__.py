@@ -1,13 +1,18 @@
-"""The steps that start and stop a rank, the lease, and the secrets. Every change of a node goes through this room.
+"""The steps that start and stop a rank, the lease, and the secrets.
+
+Every change of ranks and records goes through this room. ``setup`` and the programs of ``staging`` change files
+themselves; staging does so under a lease of this room. Guards start and stop ranks without a controller, with the
+agent's functions.
 
 The lease
 ---------
 
-Every change goes through the ``agent``. It takes the node's change lock and then checks that the epoch in the request
-is the last one granted on this node, and that the lease is still valid. The lease is held by a process on each node, at
-the end of the operator's SSH connection. It holds a ``flock`` while heartbeats arrive (every 3 s), and releases it 60 s
-after the last one, or immediately when the connection ends. So a controller that was suspended or cut off is rejected
-by every node from then on (next section). Each node counts its own epochs; a node's answer affects no other node.
+Every change of ranks and records goes through the ``agent``. It takes the node's change lock and then checks that the
+epoch in the request is the last one granted on this node, and that the lease is still valid. The lease is held by a
+process on each node, at the end of the operator's SSH connection. It holds a ``flock`` while heartbeats arrive (every
+3 s), and releases it 60 s after the last one, or immediately when the connection ends. So a controller that was
+suspended or cut off is rejected by every node from then on (next section). Each node counts its own epochs; a node's
+answer affects no other node.
 
 Staging has its own lease, with its own epochs and files (``kind: staging``), and the same rules. Two stagings of one
 cluster exclude each other; staging does not exclude serving, starting or stopping. ``up`` takes it only if something

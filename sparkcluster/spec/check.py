@@ -159,7 +159,7 @@ def _image(written: Inventory, served: Playbook, document: Document) -> Iterator
 
 
 def _key(written: Inventory, served: Playbook, document: Document) -> Iterator[Problem]:
-    """A key for an engine that takes none; behind a gateway, which asks for it, the engine listens to that alone."""
+    """A key for an engine without API keys; allowed behind a gateway, which requires the key from clients."""
     engine = engines.engine(served.engine)
     if written.api.key and engine.api_key is None and written.gateway is None:
         message = f"{engine.title} takes no API key: everyone who reaches its port could use the model"

@@ -23,11 +23,13 @@ from sparkcluster.telemetry.look import Draw, Look, Looker
 EVERY_S = 5
 """Seconds between two readings of GPU and engine."""
 KEPT, POINTS = 90, 180
-"""Samples kept per node, one per second; and points of the history."""
+"""``KEPT``: samples per node, one per second. ``POINTS``: points of the history."""
 RETRY_S, SETTLE_S = 5.0, 3.0
+"""``RETRY_S``: pause before a lost node is sampled again. ``SETTLE_S``: longest wait for the first samples."""
 STARTING_S, SOON_S = 15.0, 10.0
-"""Interval of checks while a model starts, since its engine is read only once its release is recorded; and the shortest
-interval, so that a node that comes and goes does not load the others.
+"""``STARTING_S``: interval of checks while a model starts, whose engine is read only once its release is recorded.
+
+``SOON_S``: shortest interval of checks, so that a node that comes and goes does not load the others.
 """
 WORST = list(STATES)
 """States, the worst last."""

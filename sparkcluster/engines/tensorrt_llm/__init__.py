@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _ONE = "one Spark in the inventory: TensorRT-LLM serves on one"
 DRAIN_S = 60
-"""The same as for vLLM: 600 to 3000 tokens."""
+"""60 s, as for vLLM: enough for 600 to 3000 tokens."""
 
 
 class TensorRtLlm(Engine):

@@ -1,8 +1,8 @@
 """vLLM, its images, and what it needs on a DGX Spark.
 
-- Per-node values survive Ray. vLLM copies the driver's environment to the workers. Every name that differs between
-  nodes, or is set on one alone, goes into ``ray_non_carry_over_env_vars.json`` under ``VLLM_CONFIG_ROOT``, on every
-  node, before the engine starts.
+- Ray does not overwrite per-node variables. vLLM copies the driver's environment to the workers. Every name that
+  differs between nodes, or is set on one alone, goes into ``ray_non_carry_over_env_vars.json`` under
+  ``VLLM_CONFIG_ROOT``, on every node, before the engine starts.
 - A stop lets requests finish (``DRAIN_S`` in ``planned.py``, at most ``DRAIN_MOST_S`` in ``runtime/ranks.py``). vLLM
   0.19 and newer is started with ``--shutdown-timeout 60`` if the playbook does not set it: after SIGTERM it ends new
   requests immediately (``finish_reason`` ``abort``, which ``ask`` and ``status`` report as not ready) and finishes
