@@ -8,7 +8,7 @@ Medium = Literal["rail", "wire", "wifi", "tunnel"]
 """How bytes travel from one node to another; all but ``rail`` use the management network."""
 
 
-State = Literal["copying", "complete", "left out"]
+State = Literal["copying", "complete", "skipped"]
 
 
 class Transfer(NamedTuple):
@@ -23,7 +23,7 @@ class Transfer(NamedTuple):
             sends.
         medium: how bytes come from another node.
         encrypted: whether the transfer is encrypted.
-        state: ``left out`` means that the other nodes continue without this node.
+        state: ``skipped`` means that the other nodes continue without this node.
     """
 
     node: str

@@ -224,7 +224,7 @@ class Check(Page):
         if step in DISRUPTIVE and any(context.runs_rank(node) for node in context.facts if seen.node in {node, None}):
             later = f"sparkcluster down INVENTORY && sparkcluster setup INVENTORY --only {step} && {UP.text}"
             by_hand = (dataclasses.replace(found[0], instead=True), *found[1:])
-            found = (*found, here(later, "for good", instead=True)) if seen.live else (here(later), *by_hand)
+            found = (*found, here(later, "permanent fix", instead=True)) if seen.live else (here(later), *by_hand)
         return Finding(
             self.code, severity, seen.summary, seen.node, seen.seen, self.why, found, file, line, step or None
         )

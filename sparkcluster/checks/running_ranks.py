@@ -41,7 +41,7 @@ _RAY_BANNER = re.compile(r"will now block forever|Running subprocesses are monit
     remedy=(LOGS_OF_NODE, UP),
 )
 def ranks(cluster: RunningCluster) -> Iterator[Seen]:
-    """A group needs all its ranks: if one is gone, the others wait for it, sometimes forever.
+    """A group needs all its ranks: if one is missing, the others wait for it, sometimes forever.
 
     If several ranks exited, the first is reported, or the rank whose log has the reason. An API server may exit with
     code 0 after its engine died; a restart policy on failure then does nothing.

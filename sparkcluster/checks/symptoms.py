@@ -201,7 +201,7 @@ def _last(lines: tuple[str, ...], fault: KernelFault, since: str = "") -> str | 
     remedy="reboot that node; open a support case if the ConnectX-7 fails again",
 )
 def faults(cluster: RunningCluster) -> Iterator[Seen]:
-    """After a fatal PCIe error the ConnectX-7 is gone until a reboot, and processors may hang in its recovery.
+    """After a fatal PCIe error the ConnectX-7 is not detected until a reboot, and processors may hang in its recovery.
 
     A warning while the model answers. Xid 31 and 43 count from the start of the ranks.
     """

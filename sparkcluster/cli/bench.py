@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     about = "A/B test: measure without, with and without this key (as in --set); restarts the model twice"
     option(parser, "--ab KEY=VALUE", about)
     option(parser, "--html", "also write the run with pictures to RUN.html")
-    option(parser, "--yes", "do not ask: measure beside other requests (marks the run), restart for --ab")
+    option(parser, "--yes", "do not ask: measure while other requests run (marks the run), restart for --ab")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -48,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
     said: set[tuple[str, str]] = set()
     for path, (spec, *others) in by_model:
         own = not all(map(library.all_bundled, (spec, *others)))
-        head = f"the playbook {library.foreign(spec)}; up asks once whether it may:"
+        head = f"the playbook {library.foreign(spec)}. It needs your consent for:"
         variants = [each.playbook for each in others]
         shown = powers.lines(spec.playbook, spec.inventory, variants, head=head) if own else []
         asked = powers.listed(powers.of_inventory(spec), "the inventory asks for (asked once):")

@@ -87,7 +87,7 @@ def _notes(
         for each in changes[name]:
             yield from (f"  {line}" for line in (each.shown() if verbose else [each.brief]))
     yield from library.shadowing(spec)
-    yield from powers.lines(spec.playbook, spec.inventory, head="it may:", whole=verbose)
+    yield from powers.lines(spec.playbook, spec.inventory, head="permissions of the playbook:", whole=verbose)
 
 
 def lines(document: dict[str, Any], *, verbose: bool) -> Iterator[str]:

@@ -138,7 +138,7 @@ def _why(view: View, word: str, groups: Sequence[Document]) -> str | None:
             reasons.append(f"the rank on {name} {'exited' if rank.state == 'exited' else f'is {rank.state}'}{code}")
     there = {rank.name for _, rank in ranks}
     for group in view.groups.values():
-        reasons += [f"the rank on {name} is gone" for name, names in group.ranks.items() if not {*names} & there]
+        reasons += [f"the rank on {name} is missing" for name, names in group.ranks.items() if not {*names} & there]
     for each in groups:
         if each["why"]:
             reasons.append(f"{each['name']}: {each['why']}" if len(groups) > 1 else each["why"])

@@ -72,8 +72,8 @@ def accept(spec: Spec, report: Report, *, yes: bool, check: Callable[[Spec], Non
     if asked := _of_playbook(spec):
         if check:
             check(spec)
-        bundled = library.all_bundled(spec)
-        head = f"{spec.playbook_path} {'runs without a container' if bundled else library.foreign(spec)}. It may:"
+        why = "runs without a container" if library.all_bundled(spec) else library.foreign(spec)
+        head = f"{spec.playbook_path} {why}. It needs your consent for:"
         _ask(spec, asked, powers.lines(spec.playbook, spec.inventory, head=head), report, yes=yes)
         remember([powers.digest(spec)])
     return dataclasses.replace(spec, accepted=powers.digest(spec))

@@ -185,7 +185,7 @@ def lines(
     inventory: Inventory,
     variants: Iterable[Playbook] = (),
     *,
-    head: str = "up asks once whether it may:",
+    head: str = "It needs your consent for:",
     whole: bool = False,
 ) -> list[str]:
     """Lines that show the powers of ``playbook`` and its ``variants`` beyond serving.

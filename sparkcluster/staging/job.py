@@ -178,7 +178,7 @@ class Job:
             why = how.text if isinstance(how, Failure) else error.message
             self._report.note(f"{node} was skipped: {why}")
         if not self._said[node].done:
-            self._transfer(node, "left out")
+            self._transfer(node, "skipped")
 
     def _heard(self, node: str, said: WorkerLine) -> None:
         before, self._said[node] = self._said[node], said

@@ -21,7 +21,7 @@ from sparkcluster.engines.base import Engine, imported
 if TYPE_CHECKING:
     from sparkcluster.spec.playbook import Playbook
 
-_ONE = "one Spark in the inventory: TensorRT-LLM serves on one"
+_ONE = "one Spark in the inventory: sparkcluster runs TensorRT-LLM on one Spark only"
 DRAIN_S = 60
 """60 s, as for vLLM: enough for 600 to 3000 tokens."""
 
@@ -31,7 +31,7 @@ class TensorRtLlm(Engine):
 
     name = "tensorrt-llm"
     title = "TensorRT-LLM"
-    alone = "NVIDIA's guide joins two by an sshd in each container that gets your private keys"
+    alone = "NVIDIA's guide connects two Sparks through sshd in containers, which receive your private keys"
     arguments = {
         "model": "model.id or model.path",
         "revision": "model.revision",

@@ -173,7 +173,7 @@ def test_no_remedy_begins_with_a_setup_step_that_running_ranks_block(see, node):
     again = "sparkcluster down INVENTORY && sparkcluster setup INVENTORY --only netplan && sparkcluster up INVENTORY"
     remedies = {each.code: [text for label, text in each.details() if label in REMEDY_LABELS] for each in (mtu, twin)}
     assert remedies["NET-006"][0].startswith("on beta: sudo ip link set")
-    assert remedies["NET-006"][1:] == [f"{again}   for good"]
+    assert remedies["NET-006"][1:] == [f"{again}   permanent fix"]
     assert remedies["NET-004"][0] == again
     assert twin.step == mtu.step == "netplan"
     assert not twin.fixed_by_setup

@@ -271,7 +271,7 @@ setup: [pip install x, "echo SPACES hidden XXX", "pip list # show versions\\ncur
 """
 PERMIT = "permit: {mounts: ['/scratch:rw'], capabilities: [NET_RAW], devices: [/dev/gdrdrv], secrets: [WANDB_API_KEY], builds: [./mod]}\n"
 SHOWN = """\
-up asks once whether it may:
+It needs your consent for:
   image      org/image:latest
   user       root, even if the image has another user
   read       ~/models/m
@@ -477,7 +477,7 @@ def test_in_a_checkout_only_unchanged_bundled_files_count_as_bundled(tmp_path: P
         command = [sys.executable, "-m", "sparkcluster", "lint", path]
         return subprocess.run(command, capture_output=True, text=True, env=there, check=True).stdout
 
-    told = "up asks once whether it may"
+    told = "needs your consent for:"
     assert told not in linted(here)
     assert told in linted(here.with_name("stranger.yaml"))
     here.write_text(f"{here.read_text()}\nsetup: [pip install x]\n")
@@ -544,7 +544,7 @@ def test_the_question_shows_the_permissions_and_only_yes_is_accepted(node: Node,
     for answer, expected in (("\n", 2), ("yes\n", 1)):
         with Shell(f"sparkcluster up {path}", tmp_path, {"XDG_STATE_HOME": str(tmp_path / "state")}) as terminal:
             for shown in (
-                "is not a bundled playbook. It may:",
+                "is not a bundled playbook. It needs your consent for:",
                 "  setup      pip install x",
                 "accept it for cluster c? [y/N]",
             ):

@@ -226,7 +226,7 @@ def test_progress_cannot_control_the_terminal(monkeypatch) -> None:
                 report.progress(f"node{ATTACK}", ATTACK)
                 report.log(f"node{ATTACK}", f"drawn{ATTACK}")
                 report.transfer(Transfer(f"node{ATTACK}", "weights", 1, 2, f"other{ATTACK}"))
-                report.transfer(Transfer(f"third{ATTACK}", f"image{ATTACK}", 1, 2, state=f"left out{ATTACK}"))
+                report.transfer(Transfer(f"third{ATTACK}", f"image{ATTACK}", 1, 2, state=f"skipped{ATTACK}"))
     assert not hidden(shown[0]), ascii(shown[0])
     assert "[red]" in shown[0]  # no markup
     assert "drawn" in shown[0]

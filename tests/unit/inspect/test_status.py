@@ -90,7 +90,7 @@ def test_running_ranks_that_do_not_answer_are_not_serving(status_document, world
     [
         ({"state": "exited", "exit_code": 255}, (), "the rank on beta exited with code 255"),
         ({"state": "running"}, ("beta",), "beta did not answer within 10 s"),
-        (None, (), "the rank on beta is gone"),
+        (None, (), "the rank on beta is missing"),
     ],
 )
 def test_the_first_line_gives_the_reason_of_a_degraded_cluster(status_document, world, capsys, changes, away, why):

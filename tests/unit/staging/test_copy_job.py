@@ -162,7 +162,7 @@ def test_all_failing_nodes_are_reported_and_the_others_get_the_files(copy):
     ]  # fmt: skip
     assert set(made.job.arrived) == {"c"}
     states = {each.node: each.state for each in made.shown.transfers}
-    assert states == {"b": "left out", "c": "complete", "d": "left out"}
+    assert states == {"b": "skipped", "c": "complete", "d": "skipped"}
 
 
 def test_the_error_of_the_only_source_ends_the_copy(copy):
