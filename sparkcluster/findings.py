@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal
 
-from sparkcluster.hints import Typed
+from sparkcluster.hints import CommandLine
 from sparkcluster.printable import word
 
 Severity = Literal["error", "warning", "info"]
@@ -119,7 +119,7 @@ class Finding:
         """Whether ``setup`` fixes it now; if ranks must be stopped first, a remedy holds the command."""
         return self.step is not None and not any(f"--only {self.step}" in each.text for each in self.remedies)
 
-    def notes(self, typed: Typed) -> Iterator[str]:
+    def notes(self, typed: CommandLine) -> Iterator[str]:
         """Lines for a command that continues: the summary, what was seen and the remedies, for this inventory."""
         yield f"{self.severity}: {self.headline}"
         for label, text in self.details():

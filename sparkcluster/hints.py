@@ -15,7 +15,7 @@ _TAKES_PLAYBOOK = (
 _TAKES_MODEL = r"(sparkcluster (?!setup|key|models|discover|fit|lint|load|unload)\S+ INVENTORY)"
 
 
-class Typed(NamedTuple):
+class CommandLine(NamedTuple):
     """What was typed: the inventory, the ``flags`` that override it, and the ``model`` if it has several."""
 
     inventory: str = "INVENTORY"
@@ -40,5 +40,5 @@ class Typed(NamedTuple):
         return {key: self.throughout(each) for key, each in value.items()} if isinstance(value, dict) else value
 
 
-command_line = Typed()
+command_line = CommandLine()
 """What was typed for this process; set by ``cli.main``."""

@@ -12,7 +12,7 @@ from sparkcluster.checks.catalogue import find
 from sparkcluster.checks.check import EXAMPLE, accepted
 from sparkcluster.errors import Problem, SpecError, UsageError
 from sparkcluster.findings import SEVERITIES, Finding, edit, remedies
-from sparkcluster.hints import Typed
+from sparkcluster.hints import CommandLine
 from sparkcluster.spec import Inventory, Playbook, Spec, compose
 from sparkcluster.spec.assignments import Assignments
 from sparkcluster.spec.document import Document
@@ -177,7 +177,7 @@ def _noted(code: str, summary: str, path: Path) -> Finding:
 
 def _with_path(finding: Finding, inventory: Path) -> Finding:
     """``finding`` with the inventory's path in its remedies, so that they can be pasted."""
-    typed = Typed(str(inventory))
+    typed = CommandLine(str(inventory))
     with_path = (dataclasses.replace(each, text=typed(each.text)) for each in finding.remedies)
     return dataclasses.replace(finding, remedies=tuple(with_path))
 

@@ -128,6 +128,6 @@ def _with(spec: Spec, change: str) -> Spec:
     if problems or playbook is None:
         raise SpecError(problems)
     if entry.key.partition(".")[0] in {"image", "build"}:
-        spec = dataclasses.replace(spec, kept_image=None, image_is="")
+        spec = dataclasses.replace(spec, kept_image_name=None, image_build="")
     selected = {**spec.selected, entry.key: entry.value}
     return dataclasses.replace(spec, playbook=playbook, bundled=False, selected=selected)

@@ -17,7 +17,7 @@ from sparkcluster.printable import word
 if TYPE_CHECKING:
     from sparkcluster.cli.progress import Shown
     from sparkcluster.facts.probe import Answer
-    from sparkcluster.hints import Typed
+    from sparkcluster.hints import CommandLine
     from sparkcluster.hosts.fleet import Calls, Fleet
     from sparkcluster.hosts.handshake import Prompts
     from sparkcluster.report import Report
@@ -238,14 +238,14 @@ def _from_inventory(spec: Spec, name: str) -> str:
     return os.path.relpath(spec.playbook_path, beside) + plus + overlays
 
 
-def typed(args: argparse.Namespace) -> Typed:
+def typed(args: argparse.Namespace) -> CommandLine:
     """What was typed on the command line, for hints."""
-    from sparkcluster.hints import Typed
+    from sparkcluster.hints import CommandLine
 
     playbook, image = getattr(args, "playbook", None), getattr(args, "image", None)
     keys = [*(getattr(args, "set", None) or ()), *([f"image={image}"] if image else [])]
     flags = [*(["--playbook", playbook] if playbook else []), *(word for key in keys for word in ("--set", key))]
-    return Typed(str(args.inventory), tuple(flags), vars(args).get("model") or "")
+    return CommandLine(str(args.inventory), tuple(flags), vars(args).get("model") or "")
 
 
 @contextmanager

@@ -51,7 +51,7 @@ def _run(name: str, words: Sequence[str]) -> int:
     from sparkcluster.cli.parser import parser_of
 
     parser, command = parser_of(name)
-    hints.command_line = hints.Typed()
+    hints.command_line = hints.CommandLine()
     args = parser.read(words)
     if getattr(args, "inventory", None) is not None:
         hints.command_line = typed(args)

@@ -40,8 +40,8 @@ def is_known(image: Image, spec: Spec) -> bool:
 
     An ID or a digest is only the node's claim; a build is verified when the image is copied.
     """
-    digest = (spec.image or "").partition("@")[2]
-    return image.build == spec.image_is if spec.image_is else digest == (image.digest or "").partition("@")[2] != ""
+    digest, build = (spec.image or "").partition("@")[2], spec.image_build
+    return image.build == build if build else digest == (image.digest or "").partition("@")[2] != ""
 
 
 def expected_images(spec: Spec, facts: Mapping[str, Facts], names: Sequence[str]) -> dict[str, Image]:
@@ -53,8 +53,8 @@ def expected_images(spec: Spec, facts: Mapping[str, Facts], names: Sequence[str]
     """
     images = {name: image for name in names if name in facts and isinstance(image := facts[name].image, Image)}
     known = [image for image in images.values() if is_known(image, spec)]
-    fixed = spec.kept_image is not None or "@" in (spec.image or "")
-    if not images or ((spec.kept_image or (fixed and spec.image_is)) and not known):
+    fixed = spec.kept_image_name is not None or "@" in (spec.image or "")
+    if not images or ((spec.kept_image_name or (fixed and spec.image_build)) and not known):
         return {}
     there = known if known and (fixed or names[0] not in images) else list(images.values())
     return {name: image for name, image in images.items() if image.build == there[0].build}

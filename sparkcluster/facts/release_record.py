@@ -145,7 +145,7 @@ class PlaybookDocument(_Document, total=False):
     args: dict[str, Any]
 
 
-class BesideDocument(_Document, total=False):
+class FileSetDocument(_Document, total=False):
     """A playbook file that was mounted; ``mark`` and ``name`` locate it on a node."""
 
     mark: Required[Annotated[str, Field(pattern="^[0-9a-f]{16,64}$")]]
@@ -165,7 +165,7 @@ class GroupDocument(_Document, total=False):
     versions: dict[Label, dict[str, str]]
     measured: Measured
     playbook: PlaybookDocument | None
-    beside: dict[str, BesideDocument]
+    beside: dict[str, FileSetDocument]
     selected: dict[str, Any]
 
 
@@ -179,7 +179,7 @@ class SwitchDocument(_Document, total=False):
     operator: Required[str]
     began_at: Required[Time]
     playbook: Required[PlaybookDocument]
-    beside: Required[dict[str, BesideDocument]]
+    beside: Required[dict[str, FileSetDocument]]
     selected: dict[str, Any]
 
 

@@ -220,7 +220,7 @@ class Host(Closing):
     def _start(self, argv: Sequence[str], limit_s: float | None = None) -> Stream:
         """Start ``argv`` within ``limit_s``; default: the connect timeout."""
 
-    def anew(self) -> Host:
+    def separate_connection(self) -> Host:
         """The same machine over a separate connection, which the caller closes; itself if there is no connection."""
         return self
 

@@ -48,7 +48,7 @@ class SshHost(Host):
         """The user of the login."""
         return self.target.user
 
-    def anew(self) -> SshHost:
+    def separate_connection(self) -> SshHost:
         """The same machine over a separate connection; a password that was entered is reused."""
         found = SshHost(self.name, self.target, self._jump)
         found._login = copy.copy(self._login)

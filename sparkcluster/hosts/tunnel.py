@@ -34,7 +34,7 @@ def forwarded(host: Host, url: str) -> Iterator[str]:
         yield url
         return
     parts = urlsplit(url)
-    with host.anew() as own:
+    with host.separate_connection() as own:
         # If no command has run on a connection, sshd leaves Nagle's algorithm on: tokens came up to 40 ms late.
         own.run(["true"])
         transport = own.transport()

@@ -189,9 +189,9 @@ def view_cluster(fleet: Fleet, spec: Spec, *, probes: Calls[Answer] | None = Non
 
     ``probes`` are probes that were already sent.
     """
-    if not spec.kept_image:
+    if not spec.kept_image_name:
         known = first_staged(spec.inventory.cluster).get(str(spec.reference), "")
-        spec = dataclasses.replace(spec, image_is=known.rpartition(" ")[2])
+        spec = dataclasses.replace(spec, image_build=known.rpartition(" ")[2])
     collected = collect_facts(fleet, spec, probes=probes, also=also)
     view = assess(spec, collected, inspect_images(fleet, spec, collected.facts))
     others = zip(also, collected.also, strict=True)

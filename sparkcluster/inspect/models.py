@@ -90,7 +90,7 @@ def models(fleet: Fleet, spec: Spec, others: Iterable[Spec] = ()) -> Found:
     named: dict[str, str] = {}
     for each_spec in (spec, *others):
         playbook = each_spec.playbook
-        for file in each_spec.beside.values():
+        for file in each_spec.files.values():
             named.setdefault(f"files/{file.mark}/{file.name}", playbook.name)
         for model in (playbook.model.id or playbook.model.path, *(each.id for each in playbook.companions)):
             named.setdefault(str(model), playbook.name)

@@ -6,14 +6,14 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from sparkcluster.hints import Typed
+from sparkcluster.hints import CommandLine
 from sparkcluster.spec import Spec
 from sparkcluster.spec.document import parse_scalar
 
 
-def hints(spec: Spec) -> Typed:
+def hints(spec: Spec) -> CommandLine:
     """Fills in hints: the inventory for INVENTORY, followed by the flags that select what ``spec`` has."""
-    return Typed(str(spec.inventory_path), flags(spec.selected, spec), spec.model)
+    return CommandLine(str(spec.inventory_path), flags(spec.selected, spec), spec.model)
 
 
 def flags(selection: Mapping[str, Any], spec: Spec) -> tuple[str, ...]:

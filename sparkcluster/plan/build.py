@@ -237,7 +237,7 @@ class _Rank:
         document = self.launcher(carry_over)
         if plan_hash and self.spec.siblings:
             # Outside of the hash: a new model on a node must not restart this one.
-            document["victim"] = {"order": self.spec.victim, "floor_bytes": FLOOR_BYTES}
+            document["victim"] = {"order": self.spec.stopped_after, "floor_bytes": FLOOR_BYTES}
         made = tuple(directories)
         shared = () if is_root(self.user) else made[1:]
         return ContainerPlan(
@@ -328,8 +328,8 @@ class _Rank:
             mounts.append(docker_run.bind(source, docker_run.seen(cache.target, self.user)))
             directories.append(source)
         for mount in playbook.mounts:
-            if mount.is_beside:  # unreadable if nothing is to be started
-                found = self.spec.beside.get(mount.source) or playbook_files.Beside(mount.source, "unknown", "", ())
+            if mount.is_local:  # unreadable if nothing is to be started
+                found = self.spec.files.get(mount.source) or playbook_files.FileSet(mount.source, "unknown", "", ())
                 source = found.place(facts.state_dir)
                 roots[source] = found.folder(facts.state_dir)
                 mounts.append(docker_run.bind(source, mount.target, read_only=True))

@@ -106,7 +106,7 @@ def missing_on(
     rays = [name for name in without_ray(spec, facts, topology) if name in nodes] if bring_ray else []
     if (
         any(vocabularies.lacking(spec, node) for node in nodes.values())
-        or any(each.mark not in node.files for each in spec.beside.values() for node in nodes.values())
+        or any(each.mark not in node.files for each in spec.files.values() for node in nodes.values())
         or not all(has_brought_ray(nodes[name]) for name in rays)
     ):
         missing.add("arguments")

@@ -31,7 +31,7 @@ from sparkcluster.runtime import secrets as values
 from sparkcluster.spec import Spec, consent, powers
 from sparkcluster.spec.load import is_shipped
 from sparkcluster.spec.playbook import Playbook
-from sparkcluster.spec.playbook_files import Beside
+from sparkcluster.spec.playbook_files import FileSet
 from sparkcluster.topology import recorded as networks
 
 
@@ -77,9 +77,9 @@ def find(spec: Spec, number: int, records: Mapping[str, Records], report: Report
     key = engines.engine(first.engine).api_key
     if spec.inventory.api.key is not None and any(key not in hashes for hashes in recorded):
         values.api_key(spec)
-    image = kept_image(spec.inventory.cluster, number) if first.image else None
-    again = dataclasses.replace(spec_of(spec, first.as_json(), number), kept_image=image, image_is=build_of(first))
-    return RollbackTarget(number, groups, accept(again, report, yes=yes))
+    name = kept_image(spec.inventory.cluster, number) if first.image else None
+    old = dataclasses.replace(spec_of(spec, first.as_json(), number), kept_image_name=name, image_build=build_of(first))
+    return RollbackTarget(number, groups, accept(old, report, yes=yes))
 
 
 def spec_of(spec: Spec, origin: Mapping[str, Any], number: int) -> Spec:
@@ -92,7 +92,7 @@ def spec_of(spec: Spec, origin: Mapping[str, Any], number: int) -> Spec:
         playbook = Playbook.model_validate(origin["playbook"])
     except ValidationError as error:
         raise UsageError(f"the playbook of release {number} cannot be used: {problem(error)}") from None
-    files = {source: Beside(source, each["mark"], each["name"], ()) for source, each in origin["beside"].items()}
+    files = {source: FileSet(source, each["mark"], each["name"], ()) for source, each in origin["beside"].items()}
     mounted = {mount.source for mount in playbook.mounts}
     selected = origin.get("selected", {})
     shipped = is_shipped(playbook, str(selected.get("playbook", playbook.name)), spec.inventory.group_sizes)
@@ -101,7 +101,7 @@ def spec_of(spec: Spec, origin: Mapping[str, Any], number: int) -> Spec:
         playbook=playbook,
         playbook_path=Path(f"release-{number}"),
         # The nodes still have the mounted playbook files, and the image that was built.
-        beside={source: each for source, each in files.items() if source in mounted},
+        files={source: each for source, each in files.items() if source in mounted},
         build=files.get(playbook.build.context) if playbook.build else None,
         places={},
         bundled=shipped and not files,
@@ -123,12 +123,12 @@ def accept(spec: Spec, report: Report, *, yes: bool) -> Spec:
     if needed:
         raise UsageError("the release's playbook needs what the inventory does not permit", hint=f"add {needed}")
     spec = consent.accept(spec, report, yes=yes)
-    if spec.image_is and not consent.is_remembered(accepted_image(spec, spec.image_is)):
-        what = f"{spec.playbook_path}: {spec.reference} is recorded as {spec.image_is}"
+    if spec.image_build and not consent.is_remembered(accepted_image(spec, spec.image_build)):
+        what = f"{spec.playbook_path}: {spec.reference} is recorded as {spec.image_build}"
         report.note(f"{what}, which was not started from this machine")
         if not yes and not report.confirm("accept this image?"):
             raise UsageError(f"{what}, and this is not accepted yet", hint="to accept it, add --yes")
-        consent.remember([accepted_image(spec, spec.image_is)])
+        consent.remember([accepted_image(spec, spec.image_build)])
     return spec
 
 
@@ -164,7 +164,7 @@ def prove(view: View, target: RollbackTarget, records: Mapping[str, Records], hi
 
 def origin_of(spec: Spec) -> dict[str, Any]:
     """The part of a record or journal from which ``spec`` can be started again."""
-    files = (*spec.beside.values(), *filter(None, [spec.build]))
+    files = (*spec.files.values(), *filter(None, [spec.build]))
     return {
         "playbook": spec.playbook.model_dump(mode="json", exclude_defaults=True),
         "beside": {each.source: {"mark": each.mark, "name": each.name} for each in files},

@@ -178,7 +178,7 @@ def compare_pinned(view: View, report: Report) -> None:
     Raises:
         StageError: code of a repository would run, and it is not what was first staged.
     """
-    if view.topology is None or view.spec.kept_image:
+    if view.topology is None or view.spec.kept_image_name:
         return
     head, playbook = view.facts[view.topology.groups[0].head.name], view.spec.playbook
     names, first = dict[str, str](), first_staged(view.spec.inventory.cluster)

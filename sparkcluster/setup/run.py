@@ -243,7 +243,7 @@ def _as_root(
                 for _ in answer.lines(CONFIRM_S):
                     pass
 
-        with host.anew() as fresh:
+        with host.separate_connection() as fresh:
             _once_reached(fresh, once)
 
     with stream:

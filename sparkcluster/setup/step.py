@@ -55,7 +55,7 @@ class Step:
     Attributes:
         name: as in ``--only``.
         why: reason in one line, with its source.
-        look: returns the change to make, or None.
+        needed: returns the change to make, or None.
         root: whether root makes the change, or the login.
         option: whether the step runs only on request.
         disruptive: whether it disturbs running ranks.
@@ -65,7 +65,7 @@ class Step:
     name: str
     title: str
     why: str
-    look: Callable[[Survey, Wanted], Change | None]
+    needed: Callable[[Survey, Wanted], Change | None]
     root: bool = True
     option: bool = False
     disruptive: bool = False

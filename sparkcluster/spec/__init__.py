@@ -19,7 +19,7 @@ from typing import Any
 from sparkcluster.spec.document import KeyPath
 from sparkcluster.spec.inventory import Inventory
 from sparkcluster.spec.playbook import Playbook
-from sparkcluster.spec.playbook_files import Beside
+from sparkcluster.spec.playbook_files import FileSet
 
 BUILT = "sparkcluster-build"
 """Repository name of images built on nodes; never pushed to a registry."""
@@ -30,11 +30,11 @@ class Spec:
     """Inventory and playbook with their files.
 
     Attributes:
-        beside: playbook files that it mounts, by the source of the mount.
+        files: playbook files that it mounts, by the source of the mount.
         places: file and line of every key of the playbook, or a flag and None; for findings.
         build: the directory of ``playbook.build``; None without a build, or if it cannot be read.
-        kept_image: name of the running image of a kept release, if the playbook's reference now names another image.
-        image_is: the build (``facts.docker.Image``) of its image, as recorded by a release or at the last staging;
+        kept_image_name: the running image of a kept release, if the playbook's reference now names another image.
+        image_build: the build (``facts.docker.Image``) of its image, as recorded by a release or at the last staging;
             empty if unknown.
         selected: the selection in the inventory or on the command line: ``playbook``, and keys set over it.
         bundled: whether the playbook is an unchanged bundled one; None to decide by its files.
@@ -43,7 +43,7 @@ class Spec:
         gateway_node: label of the node that runs the gateway; empty without a gateway.
         gateway_cluster: cluster name of the gateway in labels and paths; empty without ``models``.
         idle_s: seconds without a request after which it is stopped; None for an always-on model.
-        victim: number of siblings that are stopped before it if memory runs out.
+        stopped_after: number of siblings that are stopped before it if memory runs out.
         accepted: digest that the operator accepted (``spec.consent``); empty if not accepted.
     """
 
@@ -51,13 +51,13 @@ class Spec:
     playbook: Playbook
     inventory_path: Path
     playbook_path: Path
-    beside: Mapping[str, Beside] = dataclasses.field(default_factory=dict)
+    files: Mapping[str, FileSet] = dataclasses.field(default_factory=dict)
     places: Mapping[KeyPath, tuple[str, int | None]] = dataclasses.field(
         default_factory=dict, compare=False, repr=False
     )
-    build: Beside | None = None
-    kept_image: str | None = None
-    image_is: str = ""
+    build: FileSet | None = None
+    kept_image_name: str | None = None
+    image_build: str = ""
     bundled: bool | None = None
     selected: Mapping[str, Any] = dataclasses.field(default_factory=dict, compare=False)
     model: str = ""
@@ -65,7 +65,7 @@ class Spec:
     gateway_node: str = ""
     gateway_cluster: str = ""
     idle_s: float | None = None
-    victim: int = 0
+    stopped_after: int = 0
     accepted: str = dataclasses.field(default="", compare=False)
 
     @property
@@ -80,7 +80,7 @@ class Spec:
     @property
     def image(self) -> str | None:
         """The name of the running image in Docker."""
-        return self.kept_image or self.reference
+        return self.kept_image_name or self.reference
 
     def differs(self, served: Mapping[str, Any]) -> str:
         """Message about keys of the inventory that differ from the selection ``served``; empty without differences."""

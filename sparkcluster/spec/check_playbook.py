@@ -138,7 +138,7 @@ def _mounts(written: Playbook, document: Document) -> Iterator[Problem]:
 
 
 def _source(mount: Mount) -> str | None:
-    if not mount.is_beside:
+    if not mount.is_local:
         return powers.never(mount.source)
     return None if mount.read_only else "playbook files are read-only in the container"
 

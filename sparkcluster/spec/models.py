@@ -120,7 +120,7 @@ def entry(document: Document, written: Inventory, name: str) -> tuple[Document, 
     # Entries without victim are stopped last, in reverse order of the file.
     places = [(entry.victim or math.inf, -at) for at, entry in enumerate(written.models)]
     before = sum(places[at] < places[index] for at in beside)
-    more = {"model": name, "siblings": tuple(models[at].name for at in beside), "victim": before}
+    more = {"model": name, "siblings": tuple(models[at].name for at in beside), "stopped_after": before}
     on_demand = written.models[index].on_demand
     more |= {"gateway_node": gateway_node(written), "idle_s": on_demand.idle_s if on_demand else None}
     more["gateway_cluster"] = f"{written.cluster}-{GATEWAY}"

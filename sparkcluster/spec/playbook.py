@@ -110,7 +110,7 @@ class Mount(Section):
     read_only: bool = Field(True, description="whether it is read-only in the container")
 
     @property
-    def is_beside(self) -> bool:
+    def is_local(self) -> bool:
         """Whether the source is a playbook file, rather than a path on the node."""
         return self.source.startswith("./")
 

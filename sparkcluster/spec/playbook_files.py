@@ -28,7 +28,7 @@ class Member:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Beside:
+class FileSet:
     """The files of one mount or build context.
 
     Attributes:
@@ -60,7 +60,7 @@ class NotUsable(Exception):
     """Files cannot be copied to nodes; the text gives the reason."""
 
 
-def read(source: str, playbook: Path) -> Beside:
+def read(source: str, playbook: Path) -> FileSet:
     """Read ``source``, which starts with ``./``, relative to the file ``playbook``.
 
     Raises:
@@ -85,14 +85,14 @@ def read(source: str, playbook: Path) -> Beside:
     if not members:
         raise NotUsable(f"{real} has no files")
     mark = hashlib.sha256(repr([(each.path, each.sha256) for each in members]).encode()).hexdigest()[:32]
-    return Beside(source, mark, name, members)
+    return FileSet(source, mark, name, members)
 
 
-def of(served: Playbook, path: Path, document: Document) -> tuple[dict[str, Beside], Beside | None, list[Problem]]:
+def of(served: Playbook, path: Path, document: Document) -> tuple[dict[str, FileSet], FileSet | None, list[Problem]]:
     """Mounted files by source, the build context, and problems; paths are relative to the file with the key."""
     problems: list[Problem] = []
 
-    def found(source: str, *key: str | int) -> Beside | None:
+    def found(source: str, *key: str | int) -> FileSet | None:
         place = document.values.get(key)
         try:
             return read(source, path if place is None else Path(place.file or document.file))
@@ -100,7 +100,7 @@ def of(served: Playbook, path: Path, document: Document) -> tuple[dict[str, Besi
             problems.append(document.problem(key, str(error), "use a file or directory in the playbook's directory"))
             return None
 
-    sources = {at: each.source for at, each in enumerate(served.mounts) if each.is_beside}
+    sources = {at: each.source for at, each in enumerate(served.mounts) if each.is_local}
     mounted = {source: found(source, "mounts", at, "source") for at, source in sources.items()}
     built = None if served.build is None else found(served.build.context, "build", "context")
     if served.build is not None and built is not None:

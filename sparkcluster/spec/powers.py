@@ -108,7 +108,7 @@ def of(playbook: Playbook, inventory: Inventory) -> list[Power]:
         found.append(Power("build", what, path, what in permit.builds, asks=True, target=_BUILDS))
     for at, name in enumerate(playbook.secrets):
         found.append(Power("secret", name, ("secrets", at), name in permit.secrets, asks=True))
-    found += [Power("file", each.source, asks=True, target=each.target) for each in playbook.mounts if each.is_beside]
+    found += [Power("file", each.source, asks=True, target=each.target) for each in playbook.mounts if each.is_local]
     if playbook.kept_caches and inventory.runtime.kind == "docker":
         caches = f"{normal(inventory.state_dir)}/caches"
         usual = engines.engine(playbook.engine).caches.items()
@@ -221,7 +221,7 @@ def digest(spec: Spec) -> str:
     written["args"] = {name: value for name, value in written.get("args", {}).items() if name not in amounts}
     content: list[object] = [inventory.cluster, inventory.runtime.kind, written, asked]
     # changed content needs new consent
-    content.append(sorted([each.source, each.mark] for each in (*spec.beside.values(), *filter(None, [spec.build]))))
+    content.append(sorted([each.source, each.mark] for each in (*spec.files.values(), *filter(None, [spec.build]))))
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
@@ -268,7 +268,7 @@ def _paths(playbook: Playbook, inventory: Inventory) -> Iterator[Power]:
         free = model.startswith(f"{hub}/") or not (hidden or _overlap(model, hub))
         yield power("read", model, ("model", "path"), free=free, asks=not model.startswith((f"{hub}/", _OWN)))
     for index, mount in enumerate(playbook.mounts):
-        if not mount.is_beside:
+        if not mount.is_local:
             source, key = normal(mount.source), ("mounts", index, "source")
             weights = source.startswith(f"{hub}/") or (model is not None and _within(source, model))
             kind, free = ("read", weights) if mount.read_only else ("write", False)

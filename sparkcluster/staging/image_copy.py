@@ -82,7 +82,7 @@ class ImageCopy:
         """
         name, nodes, facts = self._staging.name, self._staging.nodes, self._run.facts
         others = {node: image for node in nodes if isinstance(image := facts[node].image, Image)}
-        first, recorded = next(iter(self.images)), self._spec.image_is
+        first, recorded = next(iter(self.images)), self._spec.image_build
         head = self._run.topology.by_rank[0]
         if is_known(self.images[first], self._spec) if recorded else first == head and not others:
             return

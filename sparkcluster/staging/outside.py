@@ -23,7 +23,7 @@ from sparkcluster.report import count, size
 from sparkcluster.runtime import observed
 from sparkcluster.spec import Spec
 from sparkcluster.spec.playbook import Build
-from sparkcluster.spec.playbook_files import Beside
+from sparkcluster.spec.playbook_files import FileSet
 from sparkcluster.staging import small_files
 from sparkcluster.staging.artifacts import Request, download_request
 from sparkcluster.staging.copy import HERE, Answer, Done, Failure, OnBytes, Step, follow, stage_error, stage_errors
@@ -66,7 +66,7 @@ def run_job(
         raise
 
 
-def build(run: Transfers, spec: Spec, files: Beside, staging: Staging) -> str:
+def build(run: Transfers, spec: Spec, files: FileSet, staging: Staging) -> str:
     """Send ``files`` to the first node that lacks the image, and build it there; return that node.
 
     Raises:

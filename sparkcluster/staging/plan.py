@@ -89,9 +89,9 @@ def find_missing(facts: Mapping[str, Facts], topology: Topology, spec: Spec, wha
 def _image(facts: Mapping[str, Facts], names: Sequence[str], spec: Spec) -> Staging:
     having = expected_images(spec, facts, names)
     lacking = [name for name in names if name not in having]
-    if lacking and not having and spec.kept_image:
+    if lacking and not having and spec.kept_image_name:
         raise StageError(
-            f"the image of release {int(spec.kept_image.rpartition(':')[2])} was removed from all nodes",
+            f"the image of release {int(spec.kept_image_name.rpartition(':')[2])} was removed from all nodes",
             step="copy image",
             hint="sparkcluster releases INVENTORY   shows which are kept; or: sparkcluster upgrade INVENTORY",
         )
@@ -106,7 +106,7 @@ def _image(facts: Mapping[str, Facts], names: Sequence[str], spec: Spec) -> Stag
         name=spec.image or "",
         sources=tuple(having),
         missing=tuple((name, lacks(name)) for name in lacking),
-        download=() if having or spec.kept_image else tuple(lacking),  # a kept image has a local name, in no registry
+        download=() if having or spec.kept_image_name else tuple(lacking),  # a kept image is in no registry
         size_bytes=having[source].size_bytes if source else None,
         built=spec.build is not None,
         present=dict.fromkeys(lacking, left_out),

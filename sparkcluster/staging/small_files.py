@@ -20,7 +20,7 @@ from sparkcluster.facts.model import Facts
 from sparkcluster.node.shared import WHOLE
 from sparkcluster.output_file import write
 from sparkcluster.spec import Spec
-from sparkcluster.spec.playbook_files import Beside
+from sparkcluster.spec.playbook_files import FileSet
 from sparkcluster.staging.artifacts import Sending
 from sparkcluster.staging.plan import Staging
 from sparkcluster.staging.ray_archive import cache_directory
@@ -40,24 +40,24 @@ def find_missing(spec: Spec, facts: Mapping[str, Facts]) -> Iterator[Staging]:
         lack = tuple((name, "missing") for name in facts if each in lacking[name])
         files = partial(of_vocabulary, each)
         yield Staging("vocabulary", each.name, (), lack, (), each.size_bytes, spec=spec, files=files)
-    for beside in spec.beside.values():
-        lack = tuple((name, "missing") for name, node in facts.items() if beside.mark not in node.files)
-        if lack and not beside.members:
+    for mounted in spec.files.values():
+        lack = tuple((name, "missing") for name, node in facts.items() if mounted.mark not in node.files)
+        if lack and not mounted.members:
             raise StageError(
-                f"{beside.source} no longer exists, but the recorded playbook mounts it",
+                f"{mounted.source} no longer exists, but the recorded playbook mounts it",
                 node=lack[0][0],
                 step="copy files",
                 hint="sparkcluster upgrade INVENTORY --playbook P   with the playbook and its files",
             )
         if lack:
-            sent = partial(of_playbook, beside)
-            yield Staging("files", beside.source, (), lack, (), beside.size_bytes, spec=spec, files=sent)
+            sent = partial(of_playbook, mounted)
+            yield Staging("files", mounted.source, (), lack, (), mounted.size_bytes, spec=spec, files=sent)
 
 
-def of_playbook(beside: Beside, state_dir: str) -> Iterator[Sending]:
-    """The playbook files ``beside``, for the node with ``state_dir``; the last one marks them as complete."""
-    root = beside.folder(state_dir)
-    for member in beside.members:
+def of_playbook(mounted: FileSet, state_dir: str) -> Iterator[Sending]:
+    """The playbook files ``mounted``, for the node with ``state_dir``; the last one marks them as complete."""
+    root = mounted.folder(state_dir)
+    for member in mounted.members:
         yield member.local, {"root": root, "path": member.path, "sha256": member.sha256}
     yield io.BytesIO(), {"root": root, "path": WHOLE, "sha256": hashlib.sha256().hexdigest()}
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sparkcluster.findings import REMEDY_LABELS, Finding
-from sparkcluster.hints import Typed
+from sparkcluster.hints import CommandLine
 from sparkcluster.hosts.base import Closing
 from sparkcluster.hosts.fleet import Calls, Fleet, values
 from sparkcluster.inspect import status
@@ -144,7 +144,7 @@ class Live(Closing):
                 "released_at": view.recorded.get("verified_at"),
                 "drawing": self._look.drawings[cluster],
             }
-            models.append(Typed(str(spec.inventory_path), (), spec.model).throughout(model))
+            models.append(CommandLine(str(spec.inventory_path), (), spec.model).throughout(model))
         nodes = {
             name: {
                 "state": "up" if seen[name] else "lost",
@@ -176,7 +176,7 @@ class Live(Closing):
             "state": max((model["state"] for model in models), key=WORST.index),
             "checked_s": round(clock_s() - self._look.at_s, 1),
             "models": models,
-            "gateway": Typed(str(first.inventory_path)).throughout(self._look.gateway),
+            "gateway": CommandLine(str(first.inventory_path)).throughout(self._look.gateway),
             "nodes": nodes,
         }
         with self._ticked:

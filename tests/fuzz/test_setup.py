@@ -55,7 +55,7 @@ class Machine(fleet.Host, Closing):
     def stream(self, argv: Sequence[str], *, stdin: bytes = b"") -> Any:
         return FakeStream(Result(len(self.script) % 2, self.script, b""), self.name)
 
-    def anew(self) -> Machine:
+    def separate_connection(self) -> Machine:
         return self
 
 

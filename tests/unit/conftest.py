@@ -171,7 +171,7 @@ WEIGHTS: dict[str, Any] = {
 @pytest.fixture(autouse=True)
 def separate_state(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
     """Commands' state, on this machine and in this process, is separate for each test; commands create the folder."""
-    hints.command_line = hints.Typed()
+    hints.command_line = hints.CommandLine()
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path_factory.getbasetemp() / f"state-{uuid.uuid4()}"))
 
 

@@ -60,7 +60,7 @@ def changes(node: str, survey: Survey, wanted: Wanted, steps: Collection[Step]) 
     """Changes of ``steps`` that bring ``node`` to ``wanted``; the survey must include ``REQUESTS``."""
     found = []
     for step in steps:
-        change = step.look(survey, wanted)
+        change = step.needed(survey, wanted)
         if change is None:
             continue
         if step.disruptive and survey.ranks and not change.blocked:

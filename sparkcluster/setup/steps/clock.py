@@ -4,7 +4,7 @@ from sparkcluster.facts.survey import Survey
 from sparkcluster.setup.step import Change, Step, Wanted, command
 
 
-def look(survey: Survey, _: Wanted) -> Change | None:
+def needed(survey: Survey, _: Wanted) -> Change | None:
     """Turn on NTP; None if it is on."""
     if survey.ntp:
         return None
@@ -12,4 +12,4 @@ def look(survey: Survey, _: Wanted) -> Change | None:
     return Change("the clock is not synchronized", "NTP synchronizes the clock", (change,))
 
 
-STEP = Step("clock", "a synchronized clock", "Log lines of several nodes are ordered by time (timedatectl(1))", look)
+STEP = Step("clock", "a synchronized clock", "Log lines of several nodes are ordered by time (timedatectl(1))", needed)

@@ -6,7 +6,7 @@ from sparkcluster.setup.step import Change, Step, Wanted, command, without_docke
 FILE = "/etc/group"
 
 
-def look(survey: Survey, _: Wanted) -> Change | None:
+def needed(survey: Survey, _: Wanted) -> Change | None:
     """A membership that waits for the next login counts as done."""
     fields = [line.split(":") for line in (survey.files.get(FILE, FileState()).text or "").splitlines()]
     member = any(len(each) == 4 and each[0] == "docker" and survey.user in each[3].split(",") for each in fields)
@@ -23,5 +23,5 @@ STEP = Step(
     "docker-group",
     "the login in the group docker",
     "Every rank is a container that this user starts without sudo (Docker, Linux post-installation steps)",
-    look,
+    needed,
 )

@@ -6,7 +6,7 @@ from sparkcluster.setup.step import Change, Step, Wanted, command
 TARGET = "multi-user.target"
 
 
-def look(survey: Survey, _: Wanted) -> Change | None:
+def needed(survey: Survey, _: Wanted) -> Change | None:
     """Change the default boot target; None if it is already set."""
     if survey.default_target == TARGET:
         return None
@@ -19,6 +19,6 @@ STEP = Step(
     "headless",
     "no desktop after the next boot",
     "Frees 2 to 3 GB of memory (a published guide to DGX Spark: Disable GUI for headless servers)",
-    look,
+    needed,
     option=True,
 )

@@ -10,7 +10,7 @@ from sparkcluster.setup.step import Change, Step, Wanted, command
 _SYSTEM = {"bin", "boot", "dev", "etc", "lib", "lib64", "proc", "root", "run", "sbin", "sys", "usr", "var"}
 
 
-def look(survey: Survey, _: Wanted) -> Change | None:
+def needed(survey: Survey, _: Wanted) -> Change | None:
     """Refuses directories that contain more than a cache."""
     if not survey.foreign:
         return None
@@ -27,5 +27,5 @@ STEP = Step(
     "hf-cache",
     "the Hugging Face cache belongs to the login",
     "Containers leave files owned by root, which downloads and copies cannot replace",
-    look,
+    needed,
 )

@@ -8,7 +8,7 @@ from sparkcluster.setup.steps.perftest import PACKAGE
 PACKAGES = ("linux-image-*", "linux-headers-*", "linux-nvidia*", "nvidia-driver-*", "nvidia-kernel-*")
 
 
-def look(survey: Survey, _: Wanted) -> Change | None:
+def needed(survey: Survey, _: Wanted) -> Change | None:
     """Hold each installed package of ``PACKAGES``."""
     free = sorted(name for name, wanted in survey.packages.items() if wanted != "hold" and name != PACKAGE)
     if not free:
@@ -21,6 +21,6 @@ STEP = Step(
     "hold",
     "kernel and driver held at their versions",
     "Unattended upgrades would make the nodes differ (apt-mark(8))",
-    look,
+    needed,
     option=True,
 )

@@ -6,7 +6,7 @@ from sparkcluster.setup.step import Change, Step, Wanted, described, is_written,
 FILE = "/etc/security/limits.d/90-sparkcluster.conf"
 
 
-def look(survey: Survey, _: Wanted) -> Change | None:
+def needed(survey: Survey, _: Wanted) -> Change | None:
     """A limit applies from the next login."""
     text = f"{survey.user} - memlock unlimited\n"
     if is_written(survey, FILE, text):
@@ -19,5 +19,5 @@ STEP = Step(
     "limits",
     "locked memory without a limit",
     "RDMA pins its buffers, else `ibv_reg_mr failed: Cannot allocate memory` (NVIDIA/nccl-tests#206)",
-    look,
+    needed,
 )

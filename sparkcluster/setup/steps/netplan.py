@@ -7,7 +7,7 @@ from sparkcluster.topology.candidates import order_on_bus
 from sparkcluster.topology.netplan import MTU, NETPLAN
 
 
-def look(survey: Survey, wanted: Wanted) -> Change | None:
+def needed(survey: Survey, wanted: Wanted) -> Change | None:
     """Describe the difference found by ``rails.proposal``, which needs all nodes."""
     if wanted.netplan is None:
         return None
@@ -29,7 +29,7 @@ STEP = Step(
     "netplan",
     f"an address and MTU {MTU} for each twin, one subnet per twin, in {NETPLAN}",
     "RDMA and NCCL need an address on every twin (NVIDIA DGX Spark, connect two Sparks)",
-    look,
+    needed,
     disruptive=True,
     joint=True,
 )

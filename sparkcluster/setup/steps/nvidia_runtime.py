@@ -6,7 +6,7 @@ from sparkcluster.setup.step import Change, Step, Wanted, command, without_docke
 FILE = "/etc/docker/daemon.json"
 
 
-def look(survey: Survey, _: Wanted) -> Change | None:
+def needed(survey: Survey, _: Wanted) -> Change | None:
     """Add the runtime; None if Docker has it, reported or, if the login has no access, in its configuration file."""
     configured = '"nvidia"' in (survey.files.get(FILE, FileState()).text or "")
     if configured if survey.runtimes is None else "nvidia" in survey.runtimes:
@@ -21,6 +21,6 @@ STEP = Step(
     "nvidia-runtime",
     "NVIDIA's runtime in Docker",
     "Gives containers the GPU; restarts Docker (NVIDIA Container Toolkit, installation guide)",
-    look,
+    needed,
     disruptive=True,
 )

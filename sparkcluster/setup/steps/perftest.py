@@ -6,7 +6,7 @@ from sparkcluster.setup.step import Change, Step, Wanted, command
 PACKAGE = "perftest"
 
 
-def look(survey: Survey, _: Wanted) -> Change | None:
+def needed(survey: Survey, _: Wanted) -> Change | None:
     """Install the package; None if it is installed."""
     if PACKAGE in survey.packages:
         return None
@@ -17,5 +17,5 @@ STEP = Step(
     "perftest",
     "package perftest",
     "ib_write_bw measures RDMA in preflight --deep (linux-rdma/perftest)",
-    look,
+    needed,
 )

@@ -6,7 +6,7 @@ from sparkcluster.setup.step import Change, Step, Wanted, command
 FILE = ".ssh/authorized_keys"
 
 
-def look(survey: Survey, wanted: Wanted) -> Change | None:
+def needed(survey: Survey, wanted: Wanted) -> Change | None:
     """Compare keys by content; sshd ignores a file that others can write (sshd_config(5), StrictModes)."""
     if wanted.key is None:
         return None
@@ -27,4 +27,4 @@ def look(survey: Survey, wanted: Wanted) -> Change | None:
     )
 
 
-STEP = Step("ssh-key", "your public key in ~/.ssh/authorized_keys", "sparkcluster logs in by key", look, root=False)
+STEP = Step("ssh-key", "your public key in ~/.ssh/authorized_keys", "sparkcluster logs in by key", needed, root=False)

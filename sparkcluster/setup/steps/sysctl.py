@@ -10,7 +10,7 @@ _TEXT = "".join(f"{name} = {value}\n" for name, value in VALUES.items())
 _TITLE = ", ".join(f"{name}={value}" for name, value in VALUES.items())
 
 
-def look(survey: Survey, _: Wanted) -> Change | None:
+def needed(survey: Survey, _: Wanted) -> Change | None:
     """Set the values now and at every boot."""
     now = {name: (survey.files.get(path, FileState()).text or "?").strip() for name, path in PATHS.items()}
     differing = [name for name, value in VALUES.items() if now[name] != value]
@@ -25,5 +25,5 @@ STEP = Step(
     "sysctl",
     _TITLE,
     "The GPU uses system memory: swap late and write dirty pages early (a published guide to DGX Spark: System tuning)",
-    look,
+    needed,
 )

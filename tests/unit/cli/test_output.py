@@ -47,12 +47,12 @@ def test_hints_name_the_inventory_and_the_program_as_typed(
     """In a virtual environment that is not on PATH, `sparkcluster` alone is not found."""
     monkeypatch.setattr(sys, "argv", ["/opt/venv/bin/sparkcluster"])
     error = LaunchError("it died", hint="its log: sparkcluster logs INVENTORY spark-b; sparkcluster 0.1 is a version")
-    hints.command_line = hints.Typed("my pair.yaml")
+    hints.command_line = hints.CommandLine("my pair.yaml")
     output.show_error(error)
     hint = "hint: its log: /opt/venv/bin/sparkcluster logs 'my pair.yaml' spark-b; sparkcluster 0.1 is a version"
     assert capsys.readouterr().err.splitlines()[1] == hint
     found = FoundErrors([Finding("NET-006", "error", "MTU differs", node="a", step="netplan")])
-    hints.command_line = hints.Typed("pair.yaml")
+    hints.command_line = hints.CommandLine("pair.yaml")
     output.show_error(found)
     assert "hint: /opt/venv/bin/sparkcluster setup pair.yaml --only netplan\n" in capsys.readouterr().err
 
@@ -62,7 +62,7 @@ def test_a_failed_start_shows_its_cause_the_log_line_the_remedy_and_the_path_of_
 ) -> None:
     error = LaunchError("beta ran out of memory", node="beta", log=["x"] * 40, hint="lower max-model-len")
     error.logs, error.reason = {"beta": ("x",)}, Reason("beta", "Tried to allocate 2.00 GiB", 31, "/failed/beta.log")
-    hints.command_line = hints.Typed("pair.yaml")
+    hints.command_line = hints.CommandLine("pair.yaml")
     output.show_error(error)
     assert capsys.readouterr().err.splitlines() == [
         "error: beta ran out of memory",
@@ -116,7 +116,7 @@ def test_a_command_for_a_node_names_it_unless_the_heading_does(remedy, shown, ca
     finding = Finding("NET-006", "error", "MTU differs", node="spark-b", remedies=(remedy,))
     output.show_error(FoundErrors([finding]))
     assert f"    hint: {shown}\n" in capsys.readouterr().err
-    assert f"  hint: {shown}" in finding.notes(hints.Typed())
+    assert f"  hint: {shown}" in finding.notes(hints.CommandLine())
     findings_view.show([finding], ["spark-b"], verbose=False)
     assert capsys.readouterr().out.splitlines()[1:] == [
         "spark-b",

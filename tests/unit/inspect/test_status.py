@@ -71,7 +71,7 @@ def test_an_endpoint_open_without_a_key_is_a_warning_with_the_command_to_type(
 ):
     document = status_document(served(world(**inventory)))
     assert [group["warning"] is not None for group in document["groups"]] == [is_open]
-    hints.command_line = hints.Typed("my inventory.yaml")
+    hints.command_line = hints.CommandLine("my inventory.yaml")
     cli_status.show(hints.command_line.throughout(document))
     shown = capsys.readouterr().out
     said = "  warning: open to the network without a key: sparkcluster key 'my inventory.yaml'\n"
@@ -251,7 +251,7 @@ def test_a_model_that_its_guards_would_load_is_not_down(status_document, world, 
         one.change(name, ranks=[], enabled={"runs": True, "on_demand": True, **guard})
     document = status_document(one)
     assert document["state"] == word
-    command = hints.Typed("home.yaml", model="m")(document["next"])
+    command = hints.CommandLine("home.yaml", model="m")(document["next"])
     assert command == (
         "sparkcluster load home.yaml m" if word == "on demand" else "sparkcluster up home.yaml --model m"
     )

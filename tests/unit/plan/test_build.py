@@ -62,7 +62,7 @@ def test_the_release_number_is_in_container_names_and_not_in_the_hash(two, clust
 
 def test_with_several_models_on_a_node_the_launcher_gets_its_position_among_the_victims(two, cluster):
     one = cluster(TWO, playbook={"args": {"gpu-memory-utilization": 0.3}})
-    beside = build(dataclasses.replace(one, siblings=("b", "c"), victim=2), two())
+    beside = build(dataclasses.replace(one, siblings=("b", "c"), stopped_after=2), two())
 
     assert beside.nodes["alpha"].containers[0].launcher["victim"] == {"order": 2, "floor_bytes": 5 * 2**30}
     before = build(dataclasses.replace(one, siblings=("b", "c")), two())
@@ -262,7 +262,7 @@ def test_containers_run_with_the_least_privileges(two, cluster, playbook):
 def test_the_plan_names_a_built_image_by_its_content(two, cluster):
     spec = cluster(TWO, playbook={"build": {"context": "./mod"}})
     first, other = (
-        dataclasses.replace(spec, build=playbook_files.Beside("./mod", mark, "mod", ())) for mark in ("aa", "bb")
+        dataclasses.replace(spec, build=playbook_files.FileSet("./mod", mark, "mod", ())) for mark in ("aa", "bb")
     )
     missing = {name: own.model_copy(update={"image": None}) for name, own in two().items()}
     plan = build(first, missing)
@@ -365,7 +365,7 @@ def test_playbook_files_are_mounted_from_the_directory_to_which_they_are_copied(
     (tmp_path / "plugin.py").write_text("x")
     playbook = {"mounts": [{"source": "./plugin.py", "target": "/opt/plugin.py"}]}
     found = playbook_files.read("./plugin.py", tmp_path / "playbook.yaml")
-    spec = dataclasses.replace(cluster(TWO, playbook=playbook), beside={"./plugin.py": found})
+    spec = dataclasses.replace(cluster(TWO, playbook=playbook), files={"./plugin.py": found})
     facts = two()
     for name, node in build(spec, facts).nodes.items():
         state = facts[name].state_dir

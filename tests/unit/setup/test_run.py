@@ -36,7 +36,7 @@ class Node(FakeHost):
             raise found
         return found
 
-    def anew(self) -> contextlib.closing[Node]:
+    def separate_connection(self) -> contextlib.closing[Node]:
         self.fresh.append(Node(*self._reconnected))
         return contextlib.closing(self.fresh[-1])
 

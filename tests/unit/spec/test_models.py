@@ -42,7 +42,7 @@ def test_each_entry_is_a_cluster_and_a_first_entry_without_a_name_is_the_cluster
     assert library.all_bundled(embed), "a name does not change its permissions"
     assert [group.nodes for group in replicas.inventory.groups] == [["spark-1"], ["spark-2"]]
     assert (big.siblings, replicas.siblings) == (("embed", replicas.model), ("gpt-oss-120b", "embed"))
-    assert [each.victim for each in (big, embed, replicas)] == [2, 1, 0]
+    assert [each.stopped_after for each in (big, embed, replicas)] == [2, 1, 0]
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_models_of_a_node_are_stopped_one_at_a_time(written, victims, order):
     ]
     models = [f"{entry}{f', victim: {each}' if each else ''}}}\n" for entry, each in zip(entries, victims, strict=True)]
     text = "models:\n" + "".join(models) + "- {playbook: gpt-oss-20b, name: alone, nodes: [spark-2], victim: 1}\n"
-    assert [each.victim for each in load_all(written(text))] == [*order, 0]
+    assert [each.stopped_after for each in load_all(written(text))] == [*order, 0]
 
 
 def test_another_playbook_keeps_the_names_of_the_entry(written):

@@ -37,14 +37,14 @@ def here(tmp_path):
 
 def test_files_next_to_a_playbook_are_identified_by_content(here):
     spec = load(here / "inventory.yaml")
-    found = spec.beside["./plugin"]
+    found = spec.files["./plugin"]
     assert [member.path for member in found.members] == ["plugin/a.py", "plugin/sub/b.py"]
     (here / "plugin/a.py").write_text("other")
     other = load(here / "inventory.yaml")
-    assert other.beside["./plugin"].mark != found.mark
-    assert other.beside["./parser.py"] == spec.beside["./parser.py"]
+    assert other.files["./plugin"].mark != found.mark
+    assert other.files["./parser.py"] == spec.files["./parser.py"]
     (here / "parser.py").unlink()
-    assert set(load(here / "inventory.yaml", starts=False).beside) == {"./plugin"}  # stopping ranks needs no file
+    assert set(load(here / "inventory.yaml", starts=False).files) == {"./plugin"}  # stopping ranks needs no file
 
 
 def test_playbook_files_need_consent_and_also_after_a_change(here):
@@ -54,7 +54,7 @@ def test_playbook_files_need_consent_and_also_after_a_change(here):
     assert not [line for line in shown if "needs this in the inventory" in line]
     (here / "parser.py").write_text("other")
     assert powers.digest(load(here / "inventory.yaml")) != powers.digest(spec)
-    assert powers.digest(dataclasses.replace(spec, beside={})) != powers.digest(spec)
+    assert powers.digest(dataclasses.replace(spec, files={})) != powers.digest(spec)
 
 
 def test_files_that_are_not_copied_to_nodes(here):
@@ -115,7 +115,7 @@ def test_a_built_image_is_named_after_its_sources(here, mod):
     assert len({spec.image, *names}) == 4
     assert powers.digest(mod()) != powers.digest(spec)
     # A kept release runs its kept image; commands that stop or observe use the files that can be read.
-    assert dataclasses.replace(spec, kept_image="sparkcluster/atlas:000003").image == "sparkcluster/atlas:000003"
+    assert dataclasses.replace(spec, kept_image_name="sparkcluster/atlas:000003").image == "sparkcluster/atlas:000003"
     (here / "mod/Dockerfile").unlink()
     assert load(here / "inventory.yaml", starts=False).build is None
 
@@ -139,5 +139,5 @@ def test_a_release_and_an_interrupted_switch_record_the_built_image(mod):
     spec = mod()
     known = spec_of(spec, json.loads(json.dumps(origin_of(spec))), "the switch")
     assert known.image == spec.image
-    assert known.beside == {}
+    assert known.files == {}
     assert known.build.members == ()

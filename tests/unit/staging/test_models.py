@@ -17,7 +17,7 @@ from sparkcluster.node.file_hashes import Record
 from sparkcluster.release.prune import prunable, prune
 from sparkcluster.report import Report
 from sparkcluster.runtime.lease import Lease
-from sparkcluster.spec.playbook_files import Beside
+from sparkcluster.spec.playbook_files import FileSet
 from tests.unit.staging.conftest import tree, write_model
 from tests.unit.staging.world import REVISION
 
@@ -133,7 +133,7 @@ def test_staged_files_are_removed_and_nothing_else(place):
 def files_of_playbooks(place):
     """On b, files of three playbooks: one is loaded, one is in a release, and one was changed since."""
     files = place.state("b") / "files"
-    named = Beside("./parser.py", "a" * 16, "parser.py", ())
+    named = FileSet("./parser.py", "a" * 16, "parser.py", ())
     for mark in ("a" * 16, "b" * 16, "c" * 16):
         (files / mark).mkdir(parents=True)
         (files / mark / "parser.py").write_text("pass")
@@ -141,7 +141,7 @@ def files_of_playbooks(place):
     releases = place.state("b") / "clusters/borea/releases"
     releases.mkdir(parents=True)
     (releases / "000001.json").write_text(json.dumps({"mounts": [f"{files}/{'b' * 16}/parser.py"]}))
-    place.spec = dataclasses.replace(place.spec, beside={named.source: named})
+    place.spec = dataclasses.replace(place.spec, files={named.source: named})
     return files
 
 

@@ -102,7 +102,7 @@ BUILDS = [Image.model_validate(each).build for each in (ONE, TWO)]
 
 
 @pytest.mark.parametrize(
-    ("reference", "kept", "image_is", "have", "sources"),
+    ("reference", "kept", "image_build", "have", "sources"),
     [
         ("i", True, BUILDS[1], [ONE, TWO, TWO], "bc"),
         ("i", True, "sha256:9", [ONE, ONE, TWO], None),
@@ -118,12 +118,12 @@ BUILDS = [Image.model_validate(each).build for each in (ONE, TWO)]
         ("i", True, BUILDS[1], [{**ONE, "id": TWO["id"]}, TWO, None], "b"),
     ],
 )
-def test_a_node_with_an_unexpected_image_lacks_it_and_is_no_source(three, reference, kept, image_is, have, sources):
+def test_a_node_with_an_unexpected_image_lacks_it_and_is_no_source(three, reference, kept, image_build, have, sources):
     """For a release the recorded image; for a digest nodes with it or staged by it; for a tag the head's, if any."""
     facts, topology, spec = three({name: {"image": each} for name, each in zip(HOSTS, have, strict=True)})
     playbook = spec.playbook.model_copy(update={"image": reference})
-    kept_image = "sparkcluster/atlas:000007" if kept else None
-    spec = dataclasses.replace(spec, playbook=playbook, kept_image=kept_image, image_is=image_is)
+    kept_image_name = "sparkcluster/atlas:000007" if kept else None
+    spec = dataclasses.replace(spec, playbook=playbook, kept_image_name=kept_image_name, image_build=image_build)
     if sources is None:
         with pytest.raises(StageError, match="the image of release 7 was removed from all nodes"):
             find_missing(facts, topology, spec, "image")

@@ -25,7 +25,7 @@ def world(node, spark, cluster, lease, tmp_path):
     facts = {name: spark({}, state_dir=lease.state_dir) for name in nodes}
     spec = dataclasses.replace(
         cluster(dict.fromkeys(nodes, "h"), state_dir=lease.state_dir),
-        beside={"./plugin": read("./plugin", tmp_path / "playbook.yaml")},
+        files={"./plugin": read("./plugin", tmp_path / "playbook.yaml")},
     )
     return Transfers(Fleet(nodes), facts, None, lambda _: lease.document(), lambda *_: None), facts, spec
 
@@ -35,7 +35,7 @@ def stage(world, lease):
     (staging,) = small_files.find_missing(spec, facts)
     for node, _ in staging.missing:
         run.send("files", node, staging.files(lease.state_dir), staging.size_bytes)
-    return spec.beside[staging.name], run.copied
+    return spec.files[staging.name], run.copied
 
 
 def test_playbook_files_reach_every_node_and_are_not_resent(world, lease, tmp_path):

@@ -154,19 +154,19 @@ def build_of(made):
     return Image.model_validate({"reference": REFERENCE, **made.facts()}).build
 
 
-def separate_builds(world, image_is=""):
+def separate_builds(world, image_build=""):
     """The image was built separately on a and on b."""
     for name, image in (("a", TOP), ("b", IMAGE)):
         world.nodes[name].add_image(image, REFERENCE)
         world.has_image(name, image)
-    world.image_is = image_is
+    world.image_build = image_build
     return f"a has {TOP.id[:19]}, b has {IMAGE.id[:19]}"
 
 
-@pytest.mark.parametrize(("image_is", "why"), [("", "differs between nodes"), (
+@pytest.mark.parametrize(("image_build", "why"), [("", "differs between nodes"), (
     build_of(IMAGE), "is a different image than the one staged before")])  # fmt: skip
-def test_the_operator_is_asked_before_nodes_get_another_image(world, image_is, why):
-    ids, report = separate_builds(world, image_is), AnsweringReport()
+def test_the_operator_is_asked_before_nodes_get_another_image(world, image_build, why):
+    ids, report = separate_builds(world, image_build), AnsweringReport()
     with pytest.raises(UsageError, match=why) as caught:
         world.stage(what=["image"], report=report)
     assert report.questions == [f"{REFERENCE} {why}: {ids}\ncopy the image of a to b, c?"]

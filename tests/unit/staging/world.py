@@ -36,7 +36,7 @@ class World:
         self.reports: list[tuple[str, str]] = []
         self.playbook: dict = {}
         self.build = None
-        self.image_is = ""
+        self.image_build = ""
         self.served = {"config.json", "tokenizer.json", "model.safetensors", "sub/empty.txt"}
         self.place = lambda host: host.hf_home / "hub/models--Qwen--Qwen3-8B/snapshots" / REVISION
 
@@ -88,7 +88,7 @@ class World:
         facts = self.facts()
         hosts = dict(zip(self.nodes, self.nodes, strict=True))
         spec = self._cluster(hosts, state_dir=self.lease.state_dir, playbook=self.playbook)
-        spec = dataclasses.replace(spec, build=self.build, image_is=self.image_is)
+        spec = dataclasses.replace(spec, build=self.build, image_build=self.image_build)
         changer = Changer(
             Fleet(self.nodes), cluster="atlas", state_dir=self.lease.state_dir, epochs=dict.fromkeys(self.nodes, epoch)
         )

@@ -97,7 +97,7 @@ def test_a_document_is_complete_and_does_not_change_later(sparks):
         (model,) = first["models"]
         assert (first["inventory"], first["state"], first["gateway"]) == ("atlas", "serving", None)
         assert (model["name"], model["state"], model["released_at"], model["findings"]) == (None, "serving", 1.0, [])
-        assert model["next"] == hints.Typed(str(one.spec.inventory_path))('sparkcluster ask INVENTORY "Hello"')
+        assert model["next"] == hints.CommandLine(str(one.spec.inventory_path))('sparkcluster ask INVENTORY "Hello"')
         json_schemas.validate("follow", {**first, "models": []})
         more = {"name", "findings", "released_at", "drawing"}
         json_schemas.validate("status", {key: value for key, value in model.items() if key not in more})
