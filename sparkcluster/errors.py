@@ -93,8 +93,8 @@ class SparkclusterError(Exception):
         """The error as a finding; ``parts`` adds fields or overrides those of the error."""
         from sparkcluster.findings import Finding, remedies  # noqa: PLC0415 - slow to import, only for failures
 
-        told = {"summary": self.message, "node": self.node, "remedies": remedies([self.hint or ""])}
-        return Finding(code, **{"severity": "error", **told, **parts})
+        fields = {"summary": self.message, "node": self.node, "remedies": remedies([self.hint or ""])}
+        return Finding(code, **{"severity": "error", **fields, **parts})
 
     def as_json(self) -> dict[str, Any]:
         """The error in the stable JSON format."""

@@ -105,8 +105,8 @@ class Finding:
     @property
     def headline(self) -> str:
         """Code, place and summary; without a place, the node unless the summary names it."""
-        told = self.node and re.search(rf"(?<![\w.-]){re.escape(self.node)}(?![\w-]|\.\w)", self.summary)
-        node = f"{self.node}: " if self.node and not told else ""
+        is_named = self.node and re.search(rf"(?<![\w.-]){re.escape(self.node)}(?![\w-]|\.\w)", self.summary)
+        node = f"{self.node}: " if self.node and not is_named else ""
         return f"{self.code} {self.place or node}{self.summary}"
 
     @property

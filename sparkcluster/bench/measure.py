@@ -182,11 +182,11 @@ def _cells(record: Record, features: ApiFeatures) -> list[Cell]:
 
 def _busy(now: Sample, job: Job, report: Report) -> bool:
     """Whether others have requests in flight and measuring is accepted; UsageError if it is declined."""
-    flying = sum(now.count(name) for name in ("running", "waiting"))
-    text = f"{count(round(flying), 'request')} of others in flight would slow down the measurement"
-    if flying and not job.yes and not report.confirm(f"{text}: measure anyway?"):
+    in_flight = sum(now.count(name) for name in ("running", "waiting"))
+    text = f"{count(round(in_flight), 'request')} of others in flight would slow down the measurement"
+    if in_flight and not job.yes and not report.confirm(f"{text}: measure anyway?"):
         raise UsageError(text, hint="wait until they end, or add --yes, which marks the run")
-    return bool(flying)
+    return bool(in_flight)
 
 
 def _words(cell: Cell) -> str:

@@ -307,11 +307,15 @@ gpu_check = functools.partial(
 )
 image_check = functools.partial(container_check, each=Context.images)
 joined_check = functools.partial(check, scope="interconnect", needs=("interfaces", "hcas"))
+"""Checks the interconnect once, if interfaces and HCAs were read: ``judge(context)``."""
 member_check = functools.partial(joined_check, each=lambda context: context.topology.members.items())
+"""A ``joined_check`` of each node in the topology: ``judge(context, node, member)``."""
 link_check = functools.partial(joined_check, each=Context.links)
+"""A ``joined_check`` of each link in use: ``judge(context, node, link)``."""
 reach_check = functools.partial(check, stage="reach", scope="interconnect")
 bandwidth_check = functools.partial(check, stage="deep", scope="interconnect")
 interconnect_check = functools.partial(check, scope="interconnect")
+"""Checks the interconnect once, whatever was read: ``judge(context)``."""
 
 
 def load(*names: str) -> None:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 _WIDTH = 76
 _MARKS = string.ascii_uppercase
-_STYLES = ("type", "good", "look", "bad")
+_STYLES = ("type", "good", "warn", "bad")
 
 
 def show(found: Budget, *, estimate: bool = False) -> None:
@@ -25,7 +25,7 @@ def show(found: Budget, *, estimate: bool = False) -> None:
     names = {part.model: part.kind for parts in found.sparks.values() for part in parts}
     unsure = "unknown whether it fits" if {"unknown", "at most"}.intersection(names.values()) else "may not fit"
     fits = "fits by estimate" if estimate else "fits"
-    verdict, style = {True: (fits, "good"), False: ("does not fit", "bad"), None: (unsure, "look")}[found.fits]
+    verdict, style = {True: (fits, "good"), False: ("does not fit", "bad"), None: (unsure, "warn")}[found.fits]
     data(paint(verdict, f"bold {style}"), f": {', '.join(names)}")
     for line in (*found.problems, *found.doubts):
         data(line, indent="  ")

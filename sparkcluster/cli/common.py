@@ -271,8 +271,8 @@ def asking(spec: Spec, waiting_for: str | None = None) -> Iterator[tuple[Fleet, 
 def live(args: argparse.Namespace, **more: Any) -> Iterator[Live]:
     """Live readings of all models of the inventory, or of ``--model``; ``more`` is passed to ``Live``."""
     from sparkcluster.spec.load import load_all
+    from sparkcluster.telemetry.check import whole
     from sparkcluster.telemetry.live import Live
-    from sparkcluster.telemetry.look import whole
 
     specs = [load_spec(args)] if vars(args).get("model") else load_all(args.inventory, starts=False)
     text = "waiting for all nodes, and a token from every group"

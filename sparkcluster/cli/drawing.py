@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from sparkcluster.inspect.cluster import View
     from sparkcluster.topology.model import Group, Link
 
-_MARKS = {"error": ("✗", "bold bad"), "warning": ("!", "look")}
+_MARKS = {"error": ("✗", "bold bad"), "warning": ("!", "warn")}
 _KINDS = {
     "direct": "a direct cable",
     "switch": "a switch",
@@ -55,7 +55,7 @@ def draw(view: View, findings: Sequence[Finding], width: int) -> list[list[str]]
 
 
 def styled(view: View, findings: Sequence[Finding]) -> list[list[tuple[str, str]]]:
-    """The drawing for the web page, 76 columns wide: each part with its style (bold, look, bad or none)."""
+    """The drawing for the web page, 76 columns wide: each part with its style (bold, warn, bad or none)."""
     return [[(part, style(part)) for part in line] for line in draw(view, findings, 76)]
 
 

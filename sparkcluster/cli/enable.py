@@ -33,7 +33,7 @@ def run(args: argparse.Namespace) -> int:
     where = ", ".join(without)
     reason = f"{where} {'has' if len(without) == 1 else 'have'} no systemd"
     enabled = len(nodes) - len(without)
-    data(paint(f"enabled on {enabled} of {count(len(nodes), 'Spark')}: {reason}", "bold look"))
+    data(paint(f"enabled on {enabled} of {count(len(nodes), 'Spark')}: {reason}", "bold warn"))
     message(f"to bring release {release} back, run this at every boot, as the login user:")
     for name in without:
         message(f"on {name}: {shlex.join(nodes[name].command)}", indent="  ")

@@ -144,12 +144,12 @@ def _measured(specs: Sequence[Spec], nodes: int = 0) -> list[dict[str, Any] | No
 
 def _show(found: Mapping[str, Any], *, verbose: bool) -> None:
     """The verdict first; then hints, the memory of each part, and the sources."""
-    verdicts = {True: ("fits", "good"), False: ("does not fit", "bad"), None: ("may not fit", "look")}
+    verdicts = {True: ("fits", "good"), False: ("does not fit", "bad"), None: ("may not fit", "warn")}
     verdict, style = verdicts[found["fits"]]
     if "memory" not in found:
         verdict = "is not recorded: unknown whether it fits"
     elif found["fits"] and found["doubts"]:
-        verdict, style = "would fit", "look"
+        verdict, style = "would fit", "warn"
     on = "one Spark" if found["nodes"] == 1 else f"{found['nodes']} Sparks"
     data(paint(f"{found['playbook']} {verdict} on {on}", f"bold {style}"))
     for line in (*found["problems"], *found["doubts"]):

@@ -105,13 +105,13 @@ def _inspected(args: argparse.Namespace) -> str:
 def _show_notes(notes: Sequence[str], heading: str) -> None:
     """Show what was skipped, grouped by reason; then what needs attention, since it says what to write where."""
     needs = "[:;] (write|set|copy|build|mount|add|did you|kept|listed) "
-    look = [note for note in notes if ": skipped" not in note and re.search(needs, note)]
+    to_check = [note for note in notes if ": skipped" not in note and re.search(needs, note)]
     left: dict[str, list[str]] = {}
     for note in notes:
-        if note not in look:
+        if note not in to_check:
             what, _, why = note.replace(": skipped", "").partition(": ")
             left.setdefault(why, []).append(what)
     out = [": ".join(filter(None, [", ".join(names), why])) for why, names in left.items()]
-    for title, lines in (paint(heading, "dim"), out), (paint("to check", "look"), look):
+    for title, lines in (paint(heading, "dim"), out), (paint("to check", "warn"), to_check):
         for text in [title, *(f"  {line}" for line in lines)] if lines else ():
             message(text)

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from sparkcluster.errors import SparkclusterError
     from sparkcluster.findings import Finding
 
-_STYLES = {"good": "32", "look": "33", "bad": "31", "type": "36", "dim": "2", "bold": "1"}
-_KINDS = {"error": "bold bad", "does not fit": "bold bad", "warning": "look"} | dict.fromkeys(
+_STYLES = {"good": "32", "warn": "33", "bad": "31", "type": "36", "dim": "2", "bold": "1"}
+_KINDS = {"error": "bold bad", "does not fit": "bold bad", "warning": "warn"} | dict.fromkeys(
     ("hint", "then", "or", "next", "log"), "type"
 )
 _LOG_LINES = 5
@@ -41,7 +41,7 @@ class Painted(str):
 
 
 def paint(text: str, style: str) -> Painted:
-    """``text`` in a style: good, look, bad, type, dim or bold, several separated by blanks."""
+    """``text`` in a style: good, warn, bad, type, dim or bold, several separated by blanks."""
     return coded(text, ";".join(_STYLES[word] for word in style.split()))
 
 

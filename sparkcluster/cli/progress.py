@@ -137,9 +137,9 @@ class Lines(Shown):
         """What a node is doing; a new first word begins a new phase."""
         with self._lock:
             now = self._clock()
-            before, since, told = self._nodes.get(node, ("", now, None))
+            before, since, shown_at = self._nodes.get(node, ("", now, None))
             new = before.split(" ")[:1] != text.split(" ")[:1]
-            self._nodes[node] = (text, now, None) if new else (text, since, told)
+            self._nodes[node] = (text, now, None) if new else (text, since, shown_at)
         self.tell()
 
     def tell(self) -> None:
@@ -150,11 +150,11 @@ class Lines(Shown):
         with self._lock:
             now, copies = self._clock(), self._name == "copy"
             first, more = (0, COPY_S) if copies else (SILENT_S, STILL_S)
-            for node, (text, since, told) in list(self._nodes.items()):
-                due = since + first if told is None else told + more
+            for node, (text, since, shown_at) in list(self._nodes.items()):
+                due = since + first if shown_at is None else shown_at + more
                 if text and now >= due and (node != self._name or (len(self._nodes) == 1 and not copies)):
                     self._nodes[node] = text, since, now
-                    age = "" if told is None or copies else f", for {now - since:.0f} s"
+                    age = "" if shown_at is None or copies else f", for {now - since:.0f} s"
                     self._line(f"  {node}: " if node else "", text, age)
 
     def transfer(self, transfer: Transfer) -> None:

@@ -74,7 +74,7 @@ def show_plan(found: Assessment, texts: Mapping[str, Scripts], args: argparse.Na
 def show_done(outcomes: Mapping[str, Outcome], found: Assessment, after: Assessment, *, ok: bool) -> None:
     """The result: ``found`` is from before the changes, ``after`` from afterwards."""
     if not outcomes:
-        data(paint("nothing was changed", "bold look"))
+        data(paint("nothing was changed", "bold warn"))
         return
     _show_outcomes(outcomes, "setup")
     failed = {node for node, outcome in outcomes.items() if not outcome.ok}
@@ -140,8 +140,8 @@ def as_json(cluster: str, nodes: Mapping[str, Mapping[str, Any]], found: Assessm
     """The document of ``--json``, with the document of each node."""
     changed = any("done" in each for each in nodes.values())
     wrong = [dataclasses.asdict(each) for each in getattr(found, "troubles", ())]
-    told = {node: str(error) for node, error in found.errors.items()}
-    return {"cluster": cluster, "changed": changed, "nodes": nodes, "troubles": wrong, "errors": told}
+    errors = {node: str(error) for node, error in found.errors.items()}
+    return {"cluster": cluster, "changed": changed, "nodes": nodes, "troubles": wrong, "errors": errors}
 
 
 def planned(found: Assessment, node: str, scripts: Scripts) -> dict[str, Any]:

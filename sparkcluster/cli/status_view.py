@@ -81,7 +81,7 @@ def headline(document: dict[str, Any]) -> list[str]:
 
 def dot(word: str) -> str:
     """A state in its colour."""
-    return paint(f"● {word}", f"bold {_STYLES.get(word, 'look')}")
+    return paint(f"● {word}", f"bold {_STYLES.get(word, 'warn')}")
 
 
 def _under_way(document: dict[str, Any]) -> Iterator[str]:
@@ -89,8 +89,8 @@ def _under_way(document: dict[str, Any]) -> Iterator[str]:
     from sparkcluster.facts.model import LeaseFact
 
     # an up has both
-    told = {(each["operator"], each["operation"]): each for key in ("staging", "lease") if (each := document[key])}
-    for each in told.values():
+    leases = {(each["operator"], each["operation"]): each for key in ("staging", "lease") if (each := document[key])}
+    for each in leases.values():
         lease = LeaseFact.model_validate({**each, "held": each.get("attached", True), "at_work": True})
         yield lease.describe(document["cluster"], time.time())
     left = document["interrupted"]
@@ -100,7 +100,7 @@ def _under_way(document: dict[str, Any]) -> Iterator[str]:
 
 def group_line(document: dict[str, Any], group: dict[str, Any]) -> list[str]:
     """A group in one line: its name and state if there are several, then model and endpoint."""
-    state = paint(group["state"], _STYLES.get(group["state"], "look"))
+    state = paint(group["state"], _STYLES.get(group["state"], "warn"))
     size = max(len(each["name"]) for each in document["groups"])
     several = [f"{group['name']:<{size}}  ", state, "  "] if len(document["groups"]) > 1 else []
     where = [" at ", paint(group["endpoint"], "bold")] if group["endpoint"] else []

@@ -16,7 +16,7 @@ from sparkcluster.cli.status_view import dot
 if TYPE_CHECKING:
     from rich.console import Group
 
-TICK_S, LOOK_S = 2.0, 30.0
+TICK_S, CHECK_S = 2.0, 30.0
 MOST = 5
 """Maximum number of findings shown."""
 _BLOCKS = "▁▂▃▄▅▆▇█"
@@ -65,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
     from rich.live import Live as Screen
 
     console = Console(highlight=False, color_system="auto" if in_colour(sys.stdout) else None)
-    paces = {"tick_s": TICK_S, "look_s": LOOK_S}
+    paces = {"tick_s": TICK_S, "check_s": CHECK_S}
     with contextlib.suppress(KeyboardInterrupt), common.live(args, **paces) as live, _keys() as pressed_q:
 
         def draw() -> Group:
@@ -123,7 +123,7 @@ def _findings(models: Sequence[Mapping[str, Any]], room: int) -> Iterator[list[s
         node = f"{each['node']}: " if each["node"] and each["node"] not in each["summary"] else ""
         error = each["severity"] == "error"
         yield [
-            paint(f"{each['severity']}:", "bold bad" if error else "look"),
+            paint(f"{each['severity']}:", "bold bad" if error else "warn"),
             f" {each['code']} {node}{each['summary']}",
         ]
         for text in each["remedy"][:2] or [each["why"]]:
@@ -137,11 +137,11 @@ def _model(model: Mapping[str, Any], history: Mapping[str, Any], size: int) -> I
     name = model["name"] or model["model"] or model["cluster"]
     for group in model["groups"] or [{**model, "load": None}]:
         load, past = group["load"] or {}, history.get(f"{model['cluster']}/{group['name']}", {})
-        flying = [_figure("{:.0f}", load.get(key)) for key in ("running", "waiting")]
+        in_flight = [_figure("{:.0f}", load.get(key)) for key in ("running", "waiting")]
         yield (
             f"{name}/{group['name']}" if len(model["groups"]) > 1 else name,
             dot(group["state"]),
-            " + ".join(flying) if load else "-",
+            " + ".join(in_flight) if load else "-",
             _figure("{:6.1f}", load.get("tokens_per_s")),
             sparkline(past.get("tokens_per_s", ()), size),
             _figure("{:3.0f} %", load.get("kv_cache"), 100),

@@ -88,18 +88,18 @@ def warnings(client: Client, connection: Connection) -> list[str]:
 
 def notes(client: Client, connection: Connection) -> list[str]:
     """Notes for the client, and the request settings that the playbook recommends."""
-    told, found = connection.request, _filled(client.notes, connection)
+    request, found = connection.request, _filled(client.notes, connection)
     if client.watches:
         return found
-    if told.body and not client.sends:
-        fields = ", ".join(f"{name} {json.dumps(value)}" for name, value in told.body.items())
+    if request.body and not client.sends:
+        fields = ", ".join(f"{name} {json.dumps(value)}" for name, value in request.body.items())
         found.append(f"the playbook recommends for requests: {fields}")
     if others := client.lacking(connection):
         names = ", ".join(f"--model {each.name}" for each in others)
         same = [each.model for each in others if each.url == connection.url]
         alone = f"this is only for {connection.model}; for the other models add {names}"
         found.append(f"the same address also serves {', '.join(same)}" if same else alone)
-    return [*found, *([f"the playbook says: {told.note}"] if told.note else [])]
+    return [*found, *([f"the playbook says: {request.note}"] if request.note else [])]
 
 
 def block(client: Client, connection: Connection) -> str:
@@ -146,9 +146,9 @@ def values(connection: Connection) -> dict[str, object]:
     ask = 'curl -sS -m 30 -H "Authorization: Bearer ${OPENAI_API_KEYS%%;*}" ' if key else "curl -sS -m 30 "
     short = connection.without_slash
     body = connection.request.body
-    told = {name: value for name, value in body.items() if name not in _EXTRA}
+    fields = {name: value for name, value in body.items() if name not in _EXTRA}
     extra = {name: body[name] for name in _EXTRA if name in body}
-    told |= {"extra_body": extra} if extra else {}
+    fields |= {"extra_body": extra} if extra else {}
     bearer = f"Authorization: Bearer {shown or (key.expansion if key else '')}"
 
     def only(condition: object) -> str | None:
@@ -191,7 +191,7 @@ def values(connection: Connection) -> dict[str, object]:
         "plain_key": shown if key else "none",
         "bearer": None if key is None else f'"{bearer}"' if hidden else word(bearer),
         "body": json.dumps({"model": connection.model, **_ASKED[connection.kind]} | body),
-        "arguments": "\n".join(f"    {name}={value!r}," for name, value in told.items()) or None,
+        "arguments": "\n".join(f"    {name}={value!r}," for name, value in fields.items()) or None,
         "inside": f"{ask}{word(f'{connection.url}/models')}",
         "local": only(connection.local),
         "is_chat": only(chat),

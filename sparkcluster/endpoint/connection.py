@@ -111,8 +111,8 @@ class Connection:
     @property
     def output(self) -> int | None:
         """Tokens that a client may request for an answer, so that enough of the context is left for the prompt."""
-        context, told = self.features.context, self.request.max_tokens or 1
-        return None if context is None else max(1, min(16_384, context // 4), min(told, context // 2))
+        context, limit = self.features.context, self.request.max_tokens or 1
+        return None if context is None else max(1, min(16_384, context // 4), min(limit, context // 2))
 
 
 def curl(connection: Connection, path: str = "/models") -> str:

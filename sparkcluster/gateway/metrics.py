@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterator
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import GaugeMetricFamily, Metric
 
-from sparkcluster.gateway.schedule import Seen, States
+from sparkcluster.gateway.schedule import ModelState, States
 
 # Seconds to the first byte: from a cached answer to a load that takes minutes.
 _BUCKETS = (0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300)
 _PREFIX = "sparkcluster_gateway_"
-_STATES: dict[str, tuple[str, Callable[[Seen], float]]] = {
+_STATES: dict[str, tuple[str, Callable[[ModelState], float]]] = {
     "in_flight": ("Requests that an engine answers", lambda seen: len(seen.in_flight)),
     "waiting": ("Requests that wait for a model", lambda seen: len(seen.waiting)),
     "model_ready": ("Whether the model answers", lambda seen: seen.state == "ready"),

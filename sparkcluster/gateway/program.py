@@ -16,7 +16,7 @@ from aiohttp import web
 from sparkcluster.gateway.config import read
 from sparkcluster.gateway.keeper import DOOR_S, POLL_S, Keeper, repeat
 from sparkcluster.gateway.schedule import Unavailable
-from sparkcluster.gateway.serve import LOOK_S, Gateway, session
+from sparkcluster.gateway.serve import WATCH_S, Gateway, session
 
 FILE_S = 1.0
 """How often it reads its file, and retries to listen."""
@@ -47,7 +47,7 @@ class Program:
             await asyncio.gather(
                 repeat(keeper.look, POLL_S),
                 repeat(keeper.turn, DOOR_S),
-                repeat(self._gateway.watch, LOOK_S),
+                repeat(self._gateway.watch, WATCH_S),
                 repeat(self._look, FILE_S),
             )
 

@@ -43,7 +43,7 @@ class Unavailable(Exception):
 
 
 @dataclasses.dataclass
-class Seen:
+class ModelState:
     """The state of one model.
 
     ``since``: when ``state`` began. ``heard``: its guard's last report; ``reachable``: whether the guard answered just
@@ -84,7 +84,7 @@ class Request:
         self.model, self.wait_s, self.by_hand = model, wait_s, by_hand
         self.admitted, self.url = False, ""
         self.refused: Unavailable | None = None
-        self.seen: Seen
+        self.seen: ModelState
         self._ended = asyncio.Event()
 
     def end(self, refused: Unavailable | None = None) -> None:
@@ -122,7 +122,7 @@ def no_room(name: str, running: Collection[str], models: Mapping[str, Model], ro
     return None
 
 
-def decide(now: float, models: Mapping[str, Model], seen: Mapping[str, Seen], room: int) -> dict[str, str]:
+def decide(now: float, models: Mapping[str, Model], seen: Mapping[str, ModelState], room: int) -> dict[str, str]:
     """The on-demand models that change now, and their next state: "starting", "draining" or "stopping".
 
     The oldest waiting request comes first. While its model waits for room or for another start on its nodes, later
@@ -163,19 +163,19 @@ def decide(now: float, models: Mapping[str, Model], seen: Mapping[str, Seen], ro
     return actions
 
 
-def _is_done(now: float, model: Model, seen: Seen) -> bool:
+def _is_done(now: float, model: Model, seen: ModelState) -> bool:
     """Whether it stops regardless of other models, because it has drained or is idle."""
     drained = seen.state == "draining" and (not seen.in_flight or now - seen.since >= DRAIN_S)
     idle = seen.state == "ready" and model.idle_s is not None and now - seen.used(now) >= model.idle_s
     return seen.reachable and (drained or idle)
 
 
-def _may_start(now: float, seen: Seen) -> bool:
+def _may_start(now: float, seen: ModelState) -> bool:
     """Whether it may be started now, or once it has stopped."""
     return seen.state in {"stopped", "draining", "stopping"} or (seen.state == "failed" and now - seen.since >= RETRY_S)
 
 
-def _yields(now: float, model: Model, seen: Seen) -> bool:
+def _yields(now: float, model: Model, seen: ModelState) -> bool:
     return seen.state == "ready" and seen.reachable and now - seen.since >= max(RESIDENCE_S, model.start_s or 0.0)
 
 
@@ -184,7 +184,7 @@ class States:
 
     def __init__(self, config: Config, now: Callable[[], float]) -> None:
         self.now = now
-        self.seen: dict[str, Seen] = {}
+        self.seen: dict[str, ModelState] = {}
         self.troubles: dict[str, str | None] = {}  # errors of engines, by URL
         self.reload(config)
 
@@ -194,7 +194,7 @@ class States:
         for name in set(self.seen) - set(self.models):
             self._end(self.seen.pop(name), Unavailable(f"{name} is no longer in the inventory", status=404))
         for name, model in self.models.items():
-            seen = self.seen.setdefault(name, Seen(since=self.now(), heard=self.now()))
+            seen = self.seen.setdefault(name, ModelState(since=self.now(), heard=self.now()))
             if model.idle_s is None:
                 self._end(seen)
 
@@ -311,7 +311,7 @@ class States:
             found[name] = view
         return found
 
-    def _seen(self, name: str) -> Seen:
+    def _seen(self, name: str) -> ModelState:
         if name not in self.seen:
             raise Unavailable(f"the gateway does not know {name}: sparkcluster up INVENTORY updates it", status=404)
         return self.seen[name]
@@ -339,7 +339,7 @@ class States:
         if state == "ready":
             self._end(seen)
 
-    def _end(self, seen: Seen, refused: Unavailable | None = None) -> None:
+    def _end(self, seen: ModelState, refused: Unavailable | None = None) -> None:
         """End the wait of all requests: admitted, or ``refused``."""
         waiting, seen.waiting = seen.waiting, {}
         if waiting and refused is None:

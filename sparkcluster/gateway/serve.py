@@ -37,7 +37,7 @@ _TYPES = {401: "authentication_error", 404: "not_found_error", 413: "request_too
 # The answer has no time-out; these detect a node that lost power: 10 + 4 x 5 s.
 _KEEPALIVE = {socket.TCP_KEEPIDLE: 10, socket.TCP_KEEPINTVL: 5, socket.TCP_KEEPCNT: 4, socket.TCP_USER_TIMEOUT: 30_000}
 _EVENTS = "text/event-stream"
-COMMENT_S, UNREAD_S, LOOK_S = 1.0, 300.0, 0.2
+COMMENT_S, UNREAD_S, WATCH_S = 1.0, 300.0, 0.2
 """Seconds between comments while a model loads; for a client to read what was sent; until a lost client is noticed."""
 
 

@@ -81,9 +81,9 @@ class Conversation:
         if group.verify.kind != "chat":
             why = f"{self.spec.inventory.called(name)} serves a model for {group.verify.kind}, which generates no text"
             raise UsageError(why, hint=f"send requests to {endpoint.url}/{group.verify.kind}")
-        told = {key: getattr(group.request, key) for key in Sampling.model_fields}
+        sampling = {key: getattr(group.request, key) for key in Sampling.model_fields}
         self.verify = group.verify.model_copy(
-            update={**told, "max_tokens": group.request.max_tokens or REASONING_TOKENS}
+            update={**sampling, "max_tokens": group.request.max_tokens or REASONING_TOKENS}
         )
         self.endpoint = endpoint
         return endpoint

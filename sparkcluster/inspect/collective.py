@@ -66,7 +66,7 @@ def why_not(spec: Spec, facts: Mapping[str, Facts], topology: Topology) -> str |
 
 def name(cluster: str, node: str) -> str:
     """Name of the container on a node, by which the next run finds and removes it."""
-    return docker_run.container_name(f"sparkcluster-measure-{cluster}-{node}")
+    return docker_run.valid_name(f"sparkcluster-measure-{cluster}-{node}")
 
 
 def command(spec: Spec, facts: Facts, group: Group, member: Member) -> list[str]:

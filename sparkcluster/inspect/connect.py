@@ -43,10 +43,10 @@ def serving(fleet: Fleet, spec: Spec, group: str | None = None) -> tuple[Spec, i
     name, _ = _group(spec.inventory, group)
     view = see(fleet, spec, limit_s=ANSWER_S)
     why = "does not serve" if view.facts else "did not answer"
-    told = [f"{spec.inventory.cluster} {why}; these are the settings of the inventory"]
+    notes = [f"{spec.inventory.cluster} {why}; these are the settings of the inventory"]
     groups = recorded_groups(view.newest.record) if view.newest and is_unloaded(view) else view.groups
     if (found := groups.get(name)) is None:
-        return spec, None, told
+        return spec, None, notes
     if (served := as_recorded(spec, found)) is None:
         return spec, None, [f"release {found.release} cannot be read; these are the settings of the inventory"]
     now, then = (f"{each.model_name} of playbook {each.name}" for each in (served.playbook, spec.playbook))

@@ -45,7 +45,7 @@ def status(fleet: Fleet, view: View) -> Document:
     answers = replies(begin_asking(fleet, view, running(view), STATUS_LIMIT_S, 1), view, STATUS_LIMIT_S * 2)
     # afterwards, so that our own token is not counted
     with Sampler(fleet, view.facts if view.ranks.running else (), engines_of(view)) as sampler:
-        settle(sampler, 2, OBSERVE_S)
+        wait_for_samples(sampler, 2, OBSERVE_S)
         seen = {name: vitals(series, sampler.now_s()) for name, series in sampler.samples.items()}
         return document(view, answers, loads(sampler), seen)
 
@@ -73,7 +73,7 @@ def key(view: View, group: str) -> str:
     return f"{view.spec.inventory.cluster}/{group}"
 
 
-def settle(sampler: Sampler, times: int, limit_s: float) -> None:
+def wait_for_samples(sampler: Sampler, times: int, limit_s: float) -> None:
     """Wait until ``sampler`` has ``times`` samples of each node and readings of each engine, at most ``limit_s``."""
 
     def enough(node: str) -> bool:

@@ -367,7 +367,7 @@ class Files:
             self._news.notify_all()
         return ""
 
-    def settle(self, *, last: bool = False) -> list[tuple[int, str | None, str]]:
+    def rename_correct(self, *, last: bool = False) -> list[tuple[int, str | None, str]]:
         """Rename correct files, with ``last`` also links; return the wrong ones, with sender and SHA-256.
 
         Raises:

@@ -72,12 +72,12 @@ def watched(argv: list[str], tell: Callable[[bytes], None], **options: Any) -> t
 
     ``tell`` gets the last output once a second; if it raises, the program is ended. ``options`` as in ``started``.
     """
-    tail, told = b"", 0.0
+    tail, reported_at = b"", 0.0
     with started(argv, **options) as process:
         for chunk in chunks(process, 1):
             tail = (tail + chunk)[-_TAIL_BYTES:]
-            if time.monotonic() - told >= 1:
-                told = time.monotonic()
+            if time.monotonic() - reported_at >= 1:
+                reported_at = time.monotonic()
                 tell(tail)
     return process.returncode, tail
 

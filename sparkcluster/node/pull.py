@@ -47,12 +47,12 @@ def pull(request: Request, say: Callable[[dict[str, int]], None]) -> dict[str, i
     They are equal while Docker unpacks; containerd's image store may not report that (moby#49064).
     """
     layers: Layers = {}
-    said, told, status = {"bytes": 0, "total": 0}, time.monotonic(), ""
+    said, reported_at, status = {"bytes": 0, "total": 0}, time.monotonic(), ""
     for document in _pulled(request["reference"]):
         status = str(document.get("status"))
         found, now = count(layers, document), time.monotonic()
-        if found != said and (found["bytes"] == found["total"] or now - told >= job.PAUSE_S):
-            said, told = found, now
+        if found != said and (found["bytes"] == found["total"] or now - reported_at >= job.PAUSE_S):
+            said, reported_at = found, now
             say(said)
     if not status.startswith("Status: "):
         raise Failed("docker", "Docker ended the pull without a result")

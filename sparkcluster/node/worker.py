@@ -198,7 +198,7 @@ class Worker:
         try:
             while True:
                 last = "done" not in self.said and not self.files.lacking() and not self.files.waits()
-                wrong = self.files.settle(last=last)
+                wrong = self.files.rename_correct(last=last)
                 for each in wrong:
                     self.receiver.is_wrong(*each)
                 if last and not wrong:

@@ -96,7 +96,7 @@ def build(
 
 def container_name(cluster: str, release: int, node: str) -> str:
     """Name of a rank's container: cluster, release and node."""
-    return docker_run.container_name(f"sparkcluster-{cluster}-{release}-{node}")
+    return docker_run.valid_name(f"sparkcluster-{cluster}-{release}-{node}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -167,7 +167,7 @@ class _Rank:
             self.spec,
             self.group,
             self.member,
-            hf_home=docker_run.seen(docker_run.HF_HOME, self.user) if self.docker else self.facts.hf_home,
+            hf_home=docker_run.path_in_container(docker_run.HF_HOME, self.user) if self.docker else self.facts.hf_home,
             home=docker_run.HOME if self.docker and not is_root(self.user) else None,
             baked=self.image.env_names if self.image is not None and self.docker else (),
         )
@@ -198,7 +198,7 @@ class _Rank:
         if written.path is None:
             return str(written.id)
         path = paths.expand(written.path, (self.head if self.docker else self.facts).home)
-        return docker_run.seen(path, self.user) if self.docker else path
+        return docker_run.path_in_container(path, self.user) if self.docker else path
 
     @property
     def ray_dir(self) -> str | None:
@@ -312,7 +312,7 @@ class _Rank:
         for model in (playbook.model, *playbook.companions):
             if model.id is not None:
                 folder = hub_folder(model.id)
-                target = docker_run.seen(f"{docker_run.HF_HOME}/{folder}", self.user)
+                target = docker_run.path_in_container(f"{docker_run.HF_HOME}/{folder}", self.user)
                 mounts.append(docker_run.bind(f"{facts.hf_home}/{folder}", target, read_only=True))
         if playbook.model.path is not None:
             weights = paths.repository(paths.expand(playbook.model.path, facts.home))
@@ -325,7 +325,7 @@ class _Rank:
             mounts.append(docker_run.bind(self.ray_dir, docker_run.RAY_PATH, read_only=True))
         for cache in playbook.kept_caches:
             source = f"{self.caches(image_id)}/{cache.name}"
-            mounts.append(docker_run.bind(source, docker_run.seen(cache.target, self.user)))
+            mounts.append(docker_run.bind(source, docker_run.path_in_container(cache.target, self.user)))
             directories.append(source)
         for mount in playbook.mounts:
             if mount.is_local:  # unreadable if nothing is to be started

@@ -34,7 +34,7 @@ def limits(own: Mapping[Ulimit, int] | None = None) -> list[str]:
     return [word for name, value in every.items() for word in ("--ulimit", f"{name}={value}")]
 
 
-def container_name(written: str) -> str:
+def valid_name(written: str) -> str:
     """``written`` as a valid name of a Docker container."""
     name = re.sub(r"[^A-Za-z0-9_.-]", "-", written)
     if name == written and len(name) <= NAME_LIMIT:
@@ -44,7 +44,7 @@ def container_name(written: str) -> str:
     return f"{name[: NAME_LIMIT - 9]}-{mark}"
 
 
-def seen(path: str, user: str) -> str:
+def path_in_container(path: str, user: str) -> str:
     """Path in the container of ``user`` for root's ``path``; root's home is not accessible to other users."""
     inside = not is_root(user) and path.startswith(f"{ROOT_HOME}/")
     return HOME + path.removeprefix(ROOT_HOME) if inside else path
@@ -58,7 +58,7 @@ def writable(user: str) -> list[str]:
     """
     if is_root(user):
         return []
-    paths = ("/sparkcluster", HOME, f"{HOME}/.cache", seen(HF_HOME, user))
+    paths = ("/sparkcluster", HOME, f"{HOME}/.cache", path_in_container(HF_HOME, user))
     return [word for path in paths for word in ("--tmpfs", f"{path}:exec,mode=1777")]
 
 

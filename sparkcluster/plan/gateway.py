@@ -97,7 +97,7 @@ def rank(spec: Spec, facts: Facts, program: str) -> NodePlan:
         PlanError: as in ``config``.
     """
     cluster, node, image, engine = spec.inventory.cluster, spec.gateway_node, read(facts.image), engine_of(facts)
-    name, place = docker_run.container_name(f"sparkcluster-{cluster}"), f"{facts.state_dir}/clusters/{cluster}"
+    name, place = docker_run.valid_name(f"sparkcluster-{cluster}"), f"{facts.state_dir}/clusters/{cluster}"
     rank_dir, run = f"{place}/ranks/{name}", f"{place}/run"
     labels = labels_of(spec, cluster, node, facts.state_dir, rank_dir)
     labels |= {LABEL_GROUP: GATEWAY_GROUP, LABEL_RANK: "0", LABEL_RELEASE: "0"}

@@ -118,8 +118,8 @@ def _door(fleet: Fleet, spec: Spec, specs: Sequence[Spec], facts: Facts, recorde
     if not places:
         return {"do": "disable"}
     socket = f"{facts.state_dir}/clusters/{cluster}/run/door.sock"
-    told = {"cluster": cluster, "node": spec.gateway_node, "state_dir": facts.state_dir, "socket": socket}
-    return {"do": "enable", "program": standalone("door"), "config": {**told, "models": places}}
+    common = {"cluster": cluster, "node": spec.gateway_node, "state_dir": facts.state_dir, "socket": socket}
+    return {"do": "enable", "program": standalone("door"), "config": {**common, "models": places}}
 
 
 def _wrong(fleet: Fleet, spec: Spec, names: Collection[str]) -> str | None:

@@ -18,7 +18,7 @@ from sparkcluster.inspect.state import STARTING, STATES
 from sparkcluster.inspect.status import Document
 from sparkcluster.inspect.vitals import Sampler, clock_s
 from sparkcluster.spec import Spec
-from sparkcluster.telemetry.look import Draw, Look, Looker
+from sparkcluster.telemetry.check import Checker, CheckResult, Draw
 
 EVERY_S = 5
 """Seconds between two readings of GPU and engine."""
@@ -41,7 +41,7 @@ class Live(Closing):
     """Reads all Sparks and the models ``specs`` of an inventory until it is closed.
 
     Nodes are sampled every second, and every ``tick_s`` seconds there is a new document. A check asks nodes for facts
-    and groups for a token: every ``look_s`` seconds, more often while a model starts, and immediately when a node or an
+    and groups for a token: every ``check_s`` seconds, more often while a model starts, and as soon as a node or an
     engine starts or stops answering. It begins with a check, which may take half a minute if a node or an engine hangs.
     ``draw`` draws each model.
 
@@ -55,20 +55,20 @@ class Live(Closing):
     """
 
     def __init__(
-        self, fleet: Fleet, specs: Sequence[Spec], *, tick_s: float = 5, look_s: float = 60, draw: Draw | None = None
+        self, fleet: Fleet, specs: Sequence[Spec], *, tick_s: float = 5, check_s: float = 60, draw: Draw | None = None
     ) -> None:
-        self._specs, self._tick_s, self._look_s = specs, tick_s, look_s
-        self._looker = Looker(fleet, specs, draw)
+        self._specs, self._tick_s, self._check_s = specs, tick_s, check_s
+        self._checker = Checker(fleet, specs, draw)
         self._closed, self._ticked = threading.Event(), threading.Condition()
         self._points: deque[Document] = deque(maxlen=POINTS)
         self._defect: BaseException | None = None
         self.number = 0
-        base, views = self._looker.see({})
+        base, views = self._checker.see({})
         engines = status.engines_of(*views.values())
         self.sampler = Sampler(fleet, fleet.names, engines, every_s=EVERY_S, keep=KEPT, retry_s=RETRY_S)
         try:
-            self._take(self._looker.look(base, views, self.sampler))
-            status.settle(self.sampler, 1, SETTLE_S)
+            self._take(self._checker.check(base, views, self.sampler))
+            status.wait_for_samples(self.sampler, 1, SETTLE_S)
             self._tick()
         except BaseException:
             self.close()
@@ -92,33 +92,33 @@ class Live(Closing):
         return self.number
 
     def _run(self) -> None:
-        looking: Calls[Look] | None = None
+        checking: Calls[CheckResult] | None = None
         began_s, before = clock_s(), self._answering
         try:
             while not self._closed.wait(self._tick_s):
-                if looking is not None and not looking.pending():
+                if checking is not None and not checking.pending():
                     # a failed check is retried, and its age grows meanwhile
-                    self._take(values(looking.wait(0)).get("look", self._look))
-                    looking = None
+                    self._take(values(checking.wait(0)).get("check", self._check))
+                    checking = None
                 self._tick()
                 starting = any(model["state"] == STARTING for model in self.document["models"])
-                late = clock_s() >= began_s + (STARTING_S if starting else self._look_s)
+                late = clock_s() >= began_s + (STARTING_S if starting else self._check_s)
                 soon = self._answering != before and clock_s() >= began_s + SOON_S
-                if looking is None and (late or soon):
+                if checking is None and (late or soon):
                     began_s, before = clock_s(), self._answering
-                    looking = Calls(
-                        lambda _: self._looker.look(*self._looker.see(dict(self.sampler.lost)), self.sampler),
-                        {"look": None},
+                    checking = Calls(
+                        lambda _: self._checker.check(*self._checker.see(dict(self.sampler.lost)), self.sampler),
+                        {"check": None},
                     )
         except BaseException as error:  # noqa: BLE001 - raised again by wait()
             with self._ticked:
                 self._defect = error
                 self._ticked.notify_all()
 
-    def _take(self, look: Look) -> None:
-        self._look, self.views, self.replies, self.findings = look, look.views, look.replies, look.findings
-        answered = {name for view in look.views.values() for name in view.facts}
-        engines = status.engines_of(*look.views.values())
+    def _take(self, result: CheckResult) -> None:
+        self._check, self.views, self.replies, self.findings = result, result.views, result.replies, result.findings
+        answered = {name for view in result.views.values() for name in view.facts}
+        engines = status.engines_of(*result.views.values())
         here = {key for each in engines.values() for key in each}
         silent = {
             name: {key: at for key, at in each.items() if key not in here}
@@ -142,7 +142,7 @@ class Live(Closing):
                 **status.document(view, self.replies[cluster], loads, {}),
                 "findings": [_finding(each) for each in self.findings[cluster] if each.severity != "info"],
                 "released_at": view.recorded.get("verified_at"),
-                "drawing": self._look.drawings[cluster],
+                "drawing": self._check.drawings[cluster],
             }
             models.append(CommandLine(str(spec.inventory_path), (), spec.model).throughout(model))
         nodes = {
@@ -174,9 +174,9 @@ class Live(Closing):
             "at": time.time(),
             "inventory": first.inventory_path.stem if first.model else first.inventory.cluster,
             "state": max((model["state"] for model in models), key=WORST.index),
-            "checked_s": round(clock_s() - self._look.at_s, 1),
+            "checked_s": round(clock_s() - self._check.at_s, 1),
             "models": models,
-            "gateway": CommandLine(str(first.inventory_path)).throughout(self._look.gateway),
+            "gateway": CommandLine(str(first.inventory_path)).throughout(self._check.gateway),
             "nodes": nodes,
         }
         with self._ticked:

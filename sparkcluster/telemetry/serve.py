@@ -32,7 +32,7 @@ from sparkcluster.telemetry.exposition import CONTENT_TYPE, Exposition
 if TYPE_CHECKING:
     from sparkcluster.telemetry.live import Live
 
-LOOK_S, UNREAD_S, DRAW_S = 0.25, 20.0, 60.0
+POLL_S, UNREAD_S, DRAW_S = 0.25, 20.0, 60.0
 """Interval of polling for a tick; time limits for a page to read an event, and to draw the HTML of a bench run."""
 MOST_PAGES, SENT_BYTES = 16, 1 << 16
 """Open pages; the send buffer of each, small so that a slow page gets the newest document instead of a queue."""
@@ -128,7 +128,7 @@ class Server:
 
     async def follow(self, say: Say) -> None:
         """Send pages an event after each tick, and report changes with ``say``; raises an error of ``live``."""
-        number, told = 0, set[tuple[str, str]]()
+        number, reported = 0, set[tuple[str, str]]()
         while True:
             if (newer := self._live.wait(number, 0)) != number:
                 number, ticked, self._ticked = newer, self._ticked, asyncio.Event()
@@ -137,12 +137,12 @@ class Server:
                 models = self._live.document["models"]
                 findings = [(each, each["node"] or model["cluster"]) for model in models for each in model["findings"]]
                 found = {(each["severity"], f"{each['code']} {where}: {each['summary']}") for each, where in findings}
-                for kind, text in sorted(found - told):
+                for kind, text in sorted(found - reported):
                     say(text, kind=kind)
-                for _, text in sorted(told - found):
+                for _, text in sorted(reported - found):
                     say(text, kind="resolved")
-                told = found
-            await asyncio.sleep(LOOK_S)
+                reported = found
+            await asyncio.sleep(POLL_S)
 
     async def answer(self, request: web.BaseRequest) -> web.StreamResponse:
         """The answer to a request, or its refusal."""

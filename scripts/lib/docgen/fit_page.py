@@ -136,8 +136,8 @@ def nemotron_cells() -> Iterator[Cell]:
 
 def starts() -> list[tuple[float, bool, str]]:
     """Utilization, whether Nemotron started with it, and the verdict of ``fit``."""
-    told = ((0.01, False), (0.05, False), (0.15, False), (0.2, True), (0.3, True), (0.5, True), (0.9, True))
-    return [(utilization, started, nemotron(utilization).verdict) for utilization, started in told]
+    cases = ((0.01, False), (0.05, False), (0.15, False), (0.2, True), (0.3, True), (0.5, True), (0.9, True))
+    return [(utilization, started, nemotron(utilization).verdict) for utilization, started in cases]
 
 
 def _used(found: Fit) -> float:

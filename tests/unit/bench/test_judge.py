@@ -11,7 +11,7 @@ from sparkcluster.bench.record import Measured
 from sparkcluster.errors import UsageError
 from sparkcluster.spec.playbook import Playbook
 from tests.unit.bench import sample
-from tests.unit.sampled import sampled
+from tests.unit.vitals_samples import sampled
 
 GPU = {"utilization_percent": 96.0, "power_w": 84.0, "sm_clock_mhz": 2400.0, "throttle": 0}
 SHORT = GPU | {"power_w": 15.0, "sm_clock_mhz": 507.0}

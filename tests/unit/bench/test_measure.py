@@ -23,7 +23,7 @@ from sparkcluster.hosts.base import Result
 from sparkcluster.hosts.fake import FakeHost
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.report import Report
-from tests.unit.sampled import MEMORY, sampled
+from tests.unit.vitals_samples import MEMORY, sampled
 
 MODEL = Weights.model_validate({"path": "/hub/qwen", "revision": "0" * 40, "config": {}, "files": []})
 

@@ -15,7 +15,7 @@ from sparkcluster.inspect import logs
 from sparkcluster.inspect.cluster import View
 from sparkcluster.runtime import failed_logs
 from sparkcluster.runtime.watching import Event, RankReport
-from tests.unit import watched
+from tests.unit import watch_events
 
 NOW = 1_764_130_000.0
 
@@ -64,8 +64,8 @@ OVER = [over("alpha"), over("beta")]
 
 def test_logs_of_all_nodes_are_merged_by_time_with_any_clock_offset(followed):
     shown, _ = followed(
-        watched.lines("alpha", "r", ("first", "third"), times=(NOW, NOW + 2)),
-        watched.lines("beta", "r", ("second",), times=(NOW + 61,)),
+        watch_events.lines("alpha", "r", ("first", "third"), times=(NOW, NOW + 2)),
+        watch_events.lines("beta", "r", ("second",), times=(NOW + 61,)),
         *OVER,
         ahead={"beta": 60.0},
     )
@@ -83,8 +83,8 @@ def test_since_is_converted_to_the_clock_of_each_node(followed):
 
 def test_only_matching_lines_are_shown_and_colours_do_not_split_a_match(followed):
     shown, _ = followed(
-        watched.lines("alpha", "r", ("\x1b[36m(Worker)\x1b[0m ERR\x1b[31mOR x", "INFO error", "ERROR y")),
-        watched.gone("beta", CommandFailed("watch ended", node="beta")),
+        watch_events.lines("alpha", "r", ("\x1b[36m(Worker)\x1b[0m ERR\x1b[31mOR x", "INFO error", "ERROR y")),
+        watch_events.gone("beta", CommandFailed("watch ended", node="beta")),
         over("alpha"),
         pattern=re.compile("ERROR [xy]$"),
     )
@@ -98,12 +98,12 @@ def test_only_matching_lines_are_shown_and_colours_do_not_split_a_match(followed
 def test_following_ends_when_no_rank_runs(followed):
     """And not before: a slow node has no states at first, and last lines arrive with the next report."""
     shown, requested = followed(
-        watched.tick("alpha", {}),
-        watched.tick("alpha", {"r": RankReport(state="running")}),
-        watched.tick("alpha", {"r": RankReport(state="exited", exit_code=1)}),
-        watched.lines("alpha", "r", ("last",)),
-        watched.tick("alpha", {"r": RankReport(state="exited", exit_code=1)}),
-        watched.gone("beta", CommandFailed("no report from beta", node="beta")),
+        watch_events.tick("alpha", {}),
+        watch_events.tick("alpha", {"r": RankReport(state="running")}),
+        watch_events.tick("alpha", {"r": RankReport(state="exited", exit_code=1)}),
+        watch_events.lines("alpha", "r", ("last",)),
+        watch_events.tick("alpha", {"r": RankReport(state="exited", exit_code=1)}),
+        watch_events.gone("beta", CommandFailed("no report from beta", node="beta")),
         go_on=True,
     )
     assert [line.text for line in shown] == ["last", "[sparkcluster] no report from beta"]

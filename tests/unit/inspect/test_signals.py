@@ -16,7 +16,7 @@ from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.inspect.cluster import View, see
 from sparkcluster.inspect.signals import between, load, observation, vitals
 from sparkcluster.inspect.vitals import EngineSample
-from tests.unit.sampled import GIB, MEMORY, sampled
+from tests.unit.vitals_samples import GIB, MEMORY, sampled
 
 GPU = dict.fromkeys(("utilization_percent", "power_w", "sm_clock_mhz", "temperature_c", "throttle"))
 

@@ -15,7 +15,7 @@ from sparkcluster.inspect import vitals
 from sparkcluster.inspect.cluster import see
 from sparkcluster.inspect.status import status
 from sparkcluster.release import replacement
-from tests.unit.sampled import DOCUMENT
+from tests.unit.vitals_samples import DOCUMENT
 
 
 @pytest.fixture

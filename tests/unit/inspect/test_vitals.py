@@ -18,7 +18,7 @@ from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.hosts.local import LocalHost
 from sparkcluster.inspect import vitals
 from sparkcluster.inspect.vitals import Sample, Sampler
-from tests.unit.sampled import DOCUMENT, sampled
+from tests.unit.vitals_samples import DOCUMENT, sampled
 
 AT = Endpoint("a", "ends", "http://127.0.0.1:8000/v1", "m", "/state/key", "KEY")
 

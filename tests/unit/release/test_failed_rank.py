@@ -7,7 +7,7 @@ import pytest
 from sparkcluster.engines.causes import failed_rank
 from sparkcluster.engines.vllm import ENGINE
 from sparkcluster.runtime.watching import RankReport
-from tests.unit import watched
+from tests.unit import watch_events
 
 MEMBERS = ["192.168.177.11", "192.168.177.12"]
 HEAD = "(EngineCore pid=21) ERROR 11-21 04:13:03 [core.py:1510] "
@@ -30,7 +30,7 @@ def test_a_log_line_names_its_rank(line, rank):
 
 
 def died(two, node, code):
-    return watched.tick(node, {two.rank(node): RankReport(state="exited", exit_code=code)})
+    return watch_events.tick(node, {two.rank(node): RankReport(state="exited", exit_code=code)})
 
 
 def test_the_worker_whose_failure_the_head_reports_is_named(launch, two):
@@ -39,7 +39,7 @@ def test_the_worker_whose_failure_the_head_reports_is_named(launch, two):
         "Worker 1 failed: Cannot find any model weights with `/m`",
         "RuntimeError: Engine core initialization failed",
     )
-    launch.feed(watched.lines("alpha", two.rank("alpha"), words), 110)
+    launch.feed(watch_events.lines("alpha", two.rank("alpha"), words), 110)
     launch.feed(died(two, "alpha", 1), 110)
     failure = launch.failure(112)
     assert failure.node == "beta"
@@ -52,7 +52,7 @@ def test_the_worker_whose_failure_the_head_reports_is_named(launch, two):
 
 def test_a_killed_rank_is_named_before_ranks_that_report_a_dead_peer(launch, two):
     words = ("RayWorkerProc rank=[1] died unexpectedly", "RuntimeError: Engine core initialization failed")
-    launch.feed(watched.lines("alpha", two.rank("alpha"), words), 110)
+    launch.feed(watch_events.lines("alpha", two.rank("alpha"), words), 110)
     launch.feed(died(two, "alpha", 1), 110)
     launch.feed(died(two, "beta", 137), 111)
     failure = launch.failure(112)

@@ -19,7 +19,7 @@ from sparkcluster.release import enabled, gateway
 from sparkcluster.release.stopping import remove_gateway
 from sparkcluster.report import Report
 from sparkcluster.spec.load import load_all
-from sparkcluster.telemetry.look import Looker
+from sparkcluster.telemetry.check import Checker
 from tests.unit.conftest import World
 
 WRITTEN = """cluster: home
@@ -216,11 +216,11 @@ def test_status_shows_the_gateways_data_about_each_model(nodes, capsys):
     jsonschema.validate(found, json_schemas.closed(schema))
     show(found, "")
     assert re.search(r"small +stopped +0 +- +45.2 GB", capsys.readouterr().out)
-    looker = Looker(nodes.fleet, nodes.specs)
-    assert document(nodes.fleet, nodes.specs, looker.see({})[0]) == found
+    checker = Checker(nodes.fleet, nodes.specs)
+    assert document(nodes.fleet, nodes.specs, checker.see({})[0]) == found
     asked = list(nodes.asked)
     gone = document(
-        nodes.fleet, nodes.specs, looker.see({"alpha": HostRefused("alpha: connection refused", node="alpha")})[0]
+        nodes.fleet, nodes.specs, checker.see({"alpha": HostRefused("alpha: connection refused", node="alpha")})[0]
     )
     assert (gone["why"], gone["endpoint"], nodes.asked) == ("alpha: connection refused", None, asked)
     nodes.says = None

@@ -21,7 +21,7 @@ from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.inspect import vitals
 from sparkcluster.telemetry import live as lives
 from sparkcluster.telemetry.live import Live
-from tests.unit.sampled import DOCUMENT
+from tests.unit.vitals_samples import DOCUMENT
 
 KEY = "atlas/default"
 DONE = {"done": {"content": "x", "usage": None, "ttft_s": 0.1, "total_s": 0.2}}
@@ -78,7 +78,7 @@ def sparks(world, monkeypatch):
 
 
 def begin(one: Any, hosts: Any, **more: Any) -> Live:
-    return Live(Fleet(hosts), [one.spec], **{"tick_s": 0.05, "look_s": 60.0, **more})
+    return Live(Fleet(hosts), [one.spec], **{"tick_s": 0.05, "check_s": 60.0, **more})
 
 
 def until(live: Live, holds: Any, limit_s: float = 20.0) -> dict[str, Any]:
@@ -129,7 +129,7 @@ def test_a_lost_node_loses_only_its_own_series_until_it_returns(sparks):
 
 def test_an_engine_that_starts_or_stops_answering_is_checked_immediately(sparks, monkeypatch):
     one, hosts = sparks
-    for module in ("inspect.signals", "telemetry.look"):
+    for module in ("inspect.signals", "telemetry.check"):
         monkeypatch.setattr(f"sparkcluster.{module}.FRESH_S", 0.3)
     with begin(one, hosts) as live:
         until(live, lambda found: found["models"][0]["groups"][0]["load"])
@@ -144,7 +144,7 @@ def test_an_engine_that_starts_or_stops_answering_is_checked_immediately(sparks,
 
 def test_a_new_release_is_followed(sparks):
     one, hosts = sparks
-    with begin(one, hosts, look_s=0.1) as live:
+    with begin(one, hosts, check_s=0.1) as live:
         plan = one.plan(4)
         for name in one.facts:
             one.change(name, ranks=[])
@@ -197,7 +197,7 @@ def test_ctrl_c_during_the_first_check_ends_the_sampling(sparks, monkeypatch):
 
     closed = threading.Event()
     monkeypatch.setattr(lives.Sampler, "close", lambda _: closed.set())
-    monkeypatch.setattr(lives.Looker, "look", interrupted)
+    monkeypatch.setattr(lives.Checker, "check", interrupted)
     with pytest.raises(KeyboardInterrupt):
         begin(one, hosts)
     assert closed.is_set()

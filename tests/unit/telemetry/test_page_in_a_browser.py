@@ -242,7 +242,7 @@ def test_errors_come_first_and_unknown_values_leave_a_gap(browser, start):
     browser.open(start(document, history).url)
     browser.until(DRAWN)
     looks = browser.evaluate("[...document.querySelectorAll('.finding')].map((each) => each.classList[2])")
-    assert looks == ["bad", "bad", "look"]
+    assert looks == ["bad", "bad", "warn"]
     commands = browser.evaluate(
         "[...document.querySelectorAll('#findings article:nth-child(2) code')].map((each) => each.textContent)"
     )
@@ -283,7 +283,7 @@ def test_a_broken_stream_is_shown_with_its_age_and_cleared_automatically(browser
     browser.until("document.getElementById('age').textContent.includes('no connection to sparkcluster web')")
     browser.evaluate("{ const now = Date.now; globalThis.later = 3600000; Date.now = () => now() + later; }")
     browser.until("document.getElementById('word').textContent === 'no connection'")
-    assert browser.evaluate("document.querySelector('#word span').className") == "look"
+    assert browser.evaluate("document.querySelector('#word span').className") == "warn"
     assert browser.evaluate("document.getElementById('age').textContent").startswith("last state: serving, 1 h 0 min")
     assert browser.evaluate("document.title").startswith("no connection")
     while server.asked.count("/events") < 2:  # it is refused, after which a browser does not retry

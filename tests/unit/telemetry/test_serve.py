@@ -28,7 +28,7 @@ Ask = Callable[..., Awaitable[aiohttp.ClientResponse]]
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(serve, "LOOK_S", 0.01)
+    monkeypatch.setattr(serve, "POLL_S", 0.01)
 
 
 def served(token: str | None = None, *, local: bool = True, name: str = ""):
@@ -163,7 +163,7 @@ async def test_the_start_and_end_of_a_problem_are_logged_once(ask: Ask, live: Fa
     healthy = {**live.document["models"][0], "findings": []}
     for models in ([healthy], live.document["models"]):
         live.tick(models=models)
-        await asyncio.sleep(2 * serve.LOOK_S)
+        await asyncio.sleep(2 * serve.POLL_S)
     warning = "HOST-017 spark-1: the clocks differ"
     assert live.said == [f"warning: {warning}", f"resolved: {warning}", f"warning: {warning}"]
 

@@ -31,7 +31,7 @@ Draw = Callable[[View, Sequence[Finding]], list[list[list[str]]]]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Look:
+class CheckResult:
     """The result of a check, by cluster.
 
     Attributes:
@@ -68,7 +68,7 @@ def whole(specs: Sequence[Spec]) -> Spec:
     return dataclasses.replace(specs[0], inventory=inventory.model_copy(update=update))
 
 
-class Looker:
+class Checker:
     """Checks the models ``specs`` of one inventory; ``draw`` draws each.
 
     One check runs at a time. A call that does not end in time counts as unanswered and is not repeated until it has
@@ -96,7 +96,7 @@ class Looker:
         self._probes |= dict.fromkeys(names, calls)
         found = collect_facts(self._fleet, self._whole, probes=calls, limit_s=PROBE_S, also=self._also)
         found.errors.update(silent)
-        found.errors.update({name: self._told(name, error) for name, error in found.errors.items()})
+        found.errors.update({name: self._without_lost(name, error) for name, error in found.errors.items()})
         views = {}
         for spec, every in zip(self._specs, found.also or (found.facts,), strict=True):
             labels = [node.label for node in spec.inventory.nodes]
@@ -105,14 +105,14 @@ class Looker:
             views[spec.inventory.cluster] = examine(spec, Collected(facts, gone), facts)
         return View(self._whole, found, found.facts), views
 
-    def _told(self, name: str, error: SparkclusterError) -> SparkclusterError:
+    def _without_lost(self, name: str, error: SparkclusterError) -> SparkclusterError:
         """The error to show for a node that gave ``error``: a time-out or a lost connection here is not the cause."""
         if not isinstance(error, CommandTimeout | HostLost):
             return error
         host = next(node.host for node in self._whole.inventory.nodes if node.label == name)
         return HostTimeout(f"{name}: no answer from {host}", node=name, hint=f"ping {host}, and check its power")
 
-    def look(self, base: View, views: Mapping[str, View], sampler: Sampler) -> Look:
+    def check(self, base: View, views: Mapping[str, View], sampler: Sampler) -> CheckResult:
         """Complete the check: ask the groups of ``views``, and diagnose them; ``base`` is the view of all nodes."""
         began_s, findings, known = sampler.now_s(), dict[str, tuple[Finding, ...]](), set[tuple[str, str, str]]()
         calls = {cluster: self._begin_asking(view, sampler) for cluster, view in views.items()}
@@ -124,7 +124,7 @@ class Looker:
         drawings = {name: self._draw(view, findings[name]) if self._draw else None for name, view in views.items()}
         behind = self._specs[0].gateway_node in self._fleet.names
         door = gateway.document(self._fleet, self._specs, base) if behind else None
-        return Look(clock_s(), dict(views), answers, findings, drawings, door)
+        return CheckResult(clock_s(), dict(views), answers, findings, drawings, door)
 
     def _begin_asking(self, view: View, sampler: Sampler) -> Calls[Reply]:
         """Start to request a token from each group of ``view`` that should serve and is due."""

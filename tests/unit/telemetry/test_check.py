@@ -12,9 +12,9 @@ import pytest
 from sparkcluster.errors import CommandFailed, HostLost, HostRefused
 from sparkcluster.hosts.fake import FakeHost
 from sparkcluster.hosts.fleet import Fleet
-from sparkcluster.telemetry import look as looking
-from sparkcluster.telemetry.look import Looker
-from tests.unit.sampled import sampled
+from sparkcluster.telemetry import check as checking
+from sparkcluster.telemetry.check import Checker
+from tests.unit.vitals_samples import sampled
 
 DONE = {"done": {"content": "x", "usage": None, "ttft_s": 0.1, "total_s": 0.2}}
 DEAD = {"error": {"status": 500, "kind": "engine-dead", "message": "EngineDeadError"}}
@@ -37,7 +37,7 @@ class CheckedCluster:
             host = self.hosts[name] = FakeHost(name)
             host.program("ask", lambda _: self.answer).program("probe", lambda asked, n=name: self.probe(n, asked))
         self.sampler = SimpleNamespace(samples={name: [] for name in self.hosts}, now_s=lambda: 100.0)
-        self.looker = Looker(Fleet(self.hosts), [one.spec for one in worlds])  # type: ignore[arg-type]
+        self.checker = Checker(Fleet(self.hosts), [one.spec for one in worlds])  # type: ignore[arg-type]
 
     def probe(self, name, asked):
         facts = [one.facts[name].model_dump(mode="json") for one in self.worlds]
@@ -47,14 +47,14 @@ class CheckedCluster:
         self.sampler.samples["alpha"] = [sampled(99.0, engine={"generated": generated, "running": running}, key=KEY)]
 
     def again(self):
-        return self.looker.look(*self.looker.see(self.lost), self.sampler)  # type: ignore[arg-type]
+        return self.checker.check(*self.checker.see(self.lost), self.sampler)  # type: ignore[arg-type]
 
     def tokens(self):
         return sum(program == "ask" for host in self.hosts.values() for program, _ in host.requests)
 
 
-def codes(look, cluster="atlas"):
-    return {(each.code, each.node) for each in look.findings[cluster] if each.severity != "info"}
+def codes(result, cluster="atlas"):
+    return {(each.code, each.node) for each in result.findings[cluster] if each.severity != "info"}
 
 
 def test_a_healthy_cluster_has_no_finding_although_no_log_is_read(world):
@@ -97,7 +97,7 @@ def test_unanswered_requests_are_repeated_at_each_check_and_so_are_new_ranks(wor
 
 
 def test_a_hanging_node_gets_no_second_concurrent_query(world, monkeypatch):
-    monkeypatch.setattr(looking, "PROBE_S", 0.2)
+    monkeypatch.setattr(checking, "PROBE_S", 0.2)
     looks, hangs = CheckedCluster(served(world())), threading.Event()
     answers = looks.hosts["beta"]._programs["probe"]
     looks.hosts["beta"].program("probe", lambda asked: hangs.wait(30) and answers(asked))
@@ -106,7 +106,7 @@ def test_a_hanging_node_gets_no_second_concurrent_query(world, monkeypatch):
         assert {code for code, node in codes(found) if node == "beta"} == {"SSH-003"}
     assert [program for program, _ in looks.hosts["beta"].requests] == ["probe"]
     hangs.set()
-    while looks.looker._probes["beta"].pending():
+    while looks.checker._probes["beta"].pending():
         pass
     assert codes(looks.again()) == set()
 
