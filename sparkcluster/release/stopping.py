@@ -61,7 +61,7 @@ def guard_works(view: View) -> bool:
 
 
 def end_guards(fleet: Fleet, view: View) -> None:
-    """Stop the guards of a cluster, one of which may hold the lease; their units stay installed."""
+    """Stop the guards of a cluster; one guard may hold the lease. Their units stay installed."""
     request = {"state_dir": view.spec.inventory.state_dir, "cluster": view.spec.inventory.cluster}
     ended = fleet.each(lambda host: call(host, "unit", request, answer=Fact, timeout_s=90), view.facts)
     all_values(ended)

@@ -1,1 +1,1 @@
-"""The engines of a lab: vLLM on a CPU, and the stub in its place."""
+"""The engines of a lab: vLLM on a CPU, and the stub that imitates engines."""

@@ -1,8 +1,9 @@
-"""A ``llama-server`` out of xllamacpp, whose wheels have llama.cpp's own server as a library.
+"""A ``llama-server`` made of xllamacpp, whose wheels have llama.cpp's server as a library.
 
-``python -m sparkcluster.lab.engine.llama_server DIRECTORY`` makes a virtual environment with it, whose Python is the
-``runtime.python`` of runtime ``process``. xllamacpp has no parser of llama.cpp's flags: those below are understood,
-others end it with llama.cpp's own message. This file is the program, too: it uses nothing else of this project then.
+``python -m sparkcluster.lab.engine.llama_server DIRECTORY`` creates a virtual environment with it; its Python is the
+``runtime.python`` of runtime ``process``. xllamacpp does not parse llama.cpp's flags: this file parses the flags below,
+and refuses others with llama.cpp's message. The file is also copied as the program, and then imports nothing else of
+this project.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _SWITCHES = {"metrics": "endpoint_metrics", "offline": "offline", "jinja": "use_
 
 
 def main(words: list[str]) -> int:
-    """Serve as ``words`` say, until SIGTERM."""
+    """Serve with the flags ``words``, until SIGTERM."""
     import xllamacpp
 
     if words == ["--version"]:
@@ -32,42 +33,42 @@ def main(words: list[str]) -> int:
     params: Any = xllamacpp.CommonParams()
     key = os.environ.get("LLAMA_API_KEY")
     params.api_keys = key.split(",") if key else []
-    given = iter(words)
-    for word in given:
-        if not put(params, word.removeprefix("--"), given):
+    values = iter(words)
+    for word in values:
+        if not put(params, word.removeprefix("--"), values):
             sys.stderr.write(f"error: invalid argument: {word}\n")
             return 1
     try:
         server = xllamacpp.Server(params)
-    except RuntimeError:  # its log says why
+    except RuntimeError:  # the cause is in its log
         return 1
     while server:
         signal.pause()
     return 0
 
 
-def put(params: Any, name: str, given: Any) -> bool:
-    """Set what the flag ``name`` means, with the next of ``given`` as its value; whether it is known."""
+def put(params: Any, name: str, values: Any) -> bool:
+    """Apply the flag ``name``, whose value is the next item of ``values``; False if the flag is unknown."""
     plain = name.removeprefix("no-")
     if plain in _SWITCHES:
         setattr(params, _SWITCHES[plain], plain == name)
     elif name in _NUMBERS:
-        setattr(params, _NUMBERS[name], int(next(given)))
+        setattr(params, _NUMBERS[name], int(next(values)))
     elif name == "threads":
-        params.cpuparams.n_threads = params.cpuparams_batch.n_threads = int(next(given))
+        params.cpuparams.n_threads = params.cpuparams_batch.n_threads = int(next(values))
     elif name == "model":
-        params.model.path = next(given)
+        params.model.path = next(values)
     elif name == "alias":
-        params.model_alias = set(next(given).split(","))
+        params.model_alias = set(next(values).split(","))
     elif name == "host":
-        params.hostnames = [next(given)]
+        params.hostnames = [next(values)]
     else:
         return False
     return True
 
 
 def make(directory: Path) -> Path:
-    """The Python of a virtual environment with xllamacpp and ``llama-server``, which is made if it is not there."""
+    """The Python of a virtual environment with xllamacpp and ``llama-server``; creates the environment if missing."""
     from sparkcluster.lab.engine.install import Tool
 
     python, program = directory / "bin" / "python", directory / "bin" / "llama-server"

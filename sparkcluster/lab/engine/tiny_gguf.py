@@ -1,4 +1,4 @@
-"""The tiny model of ``tiny_llama`` as a GGUF, written with the standard library: same answers, for llama.cpp.
+"""The tiny model of ``tiny_llama`` as a GGUF, written with the standard library; llama.cpp gives the same answers.
 
 Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md; names: gguf-py/gguf/constants.py of llama.cpp.
 """
@@ -21,7 +21,7 @@ _U32, _I32, _F32, _BOOL, _STRING, _ARRAY = 4, 5, 6, 7, 8, 9
 
 
 def tiny_gguf(context: int = tiny.CONTEXT) -> bytes:
-    """The file: header, metadata, where each tensor is, and 32-bit tensors; ``context`` is what it claims to know."""
+    """The file: header, metadata, offsets of tensors, 32-bit tensors; ``context`` is its declared context length."""
     vocabulary, infos, data = tiny.tokens(), list[bytes](), b""
     known = _metadata(vocabulary, context)
     entries = [_text(key) + struct.pack("<I", kind) + _value(kind, value) for key, (kind, value) in known.items()]

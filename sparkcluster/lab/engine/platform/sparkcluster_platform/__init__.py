@@ -1,16 +1,14 @@
-"""vLLM's CPU platform in the shape of a Spark: one logical GPU a node, for the lab and the demo.
+"""vLLM's CPU platform with one logical GPU per node, like a Spark, for the lab and the demo.
 
-vLLM finds this module through the entry point group ``vllm.platform_plugins`` (the installer writes the
-distribution metadata that names it). It is installed beside vLLM, never imported by sparkcluster itself,
-and does three things:
+vLLM finds this module by the entry point group ``vllm.platform_plugins``, in distribution metadata that the
+installer writes. It is installed into vLLM's environment; sparkcluster does not import it.
 
-* ``ray_device_key = "GPU"``: vLLM's CPU platform names no Ray resource, so its Ray executor refuses it. With
-  this key and ``ray start --num-gpus 1`` a virtual Spark is placed exactly as a real one is.
-* Ranks on different nodes talk over the network: the CPU communicator goes by the name of a shared memory
-  segment, which is the same on every node, and would wait for memory that the other node cannot see.
-* When ``SPARKCLUSTER_LAB_DUMP_ENV`` names a directory, every rank writes what it really holds in
-  ``os.environ`` there, after its initialisation and from within its own process: both of vLLM's Ray executors
-  change the environment at run time, which ``/proc/PID/environ`` never shows.
+* ``ray_device_key = "GPU"``: vLLM's CPU platform has no Ray resource, so its Ray executor refuses it. With
+  this key and ``ray start --num-gpus 1``, Ray places ranks on virtual Sparks as on real ones.
+* Ranks on different nodes communicate over the network: the CPU communicator compares names of shared memory
+  segments, which are equal on all nodes, and would wait for memory that the other node cannot see.
+* If ``SPARKCLUSTER_LAB_DUMP_ENV`` is a directory, each rank writes its ``os.environ`` there after its
+  initialization. ``/proc/PID/environ`` lacks the changes that vLLM's Ray executors make at run time.
 """
 
 from __future__ import annotations
@@ -27,18 +25,18 @@ DUMP_VARIABLE = "SPARKCLUSTER_LAB_DUMP_ENV"
 
 
 def register() -> str:
-    """Entry point: the import path of the platform class, as vLLM wants it."""
+    """Entry point: the import path of the platform class."""
     return f"{__name__}.LabPlatform"
 
 
 class LabPlatform(CpuPlatform):
-    """The CPU platform with a Ray device key, made fit for ranks on more than one node."""
+    """The CPU platform with a Ray device key, for ranks on more than one node."""
 
     ray_device_key = "GPU"
 
     @classmethod
     def check_and_update_config(cls, vllm_config: Any) -> None:
-        """Choose the worker before the CPU platform fills in its own."""
+        """Set our worker before the CPU platform sets its default."""
         parallel = vllm_config.parallel_config
         if parallel.worker_cls == "auto":
             parallel.worker_cls = f"{__name__}.worker.LabWorker"
@@ -46,15 +44,14 @@ class LabPlatform(CpuPlatform):
 
     @classmethod
     def get_device_communicator_cls(cls) -> str:
-        """Import path of the communicator, as vLLM wants it."""
+        """Import path of the communicator."""
         return f"{__name__}.communicator.LabCommunicator"
 
 
 def dump_environment(rank: int) -> None:
-    """Write this process's environment to ``rank-HOSTNAME-PID.json``, if a directory for it is named.
+    """Write this process's environment to ``rank-HOSTNAME-PID.json`` in the directory of ``DUMP_VARIABLE``, if set.
 
-    The file appears whole or not at all, and is readable by its owner alone: it holds whatever secrets the
-    engine was started with.
+    The file is written atomically, and only its owner can read it, since it has the engine's secrets.
     """
     directory = os.environ.get(DUMP_VARIABLE)
     if not directory:
