@@ -31,8 +31,8 @@ in_effect() {
   return "$code"
 }
 
-# take_back PENDING SHADOW SECONDS: unless confirmed, restore PENDING/links after SECONDS or once PENDING/back exists
-take_back() {
+# roll_back PENDING SHADOW SECONDS: unless confirmed, restore PENDING/links after SECONDS or once PENDING/back exists
+roll_back() {
   seconds=$3
   while [ "$seconds" -gt 0 ] && [ -e "$1/links" ] && [ ! -e "$1/back" ]; do
     seconds=$((seconds - 1))
@@ -81,7 +81,7 @@ try_netplan() {
   expected | sort >"$saved/expected"
   mkdir -p "$PENDING" "${SHADOW%/*}"
   links $names >"$PENDING/part" && mv "$PENDING/part" "$PENDING/links" || bad "cannot write $PENDING/links"
-  setsid sh -c "$GUARD"'take_back "$@"' guard "$PENDING" "$SHADOW" "$CONFIRM_S" </dev/null >/dev/null 2>&1 &
+  setsid sh -c "$GUARD"'roll_back "$@"' guard "$PENDING" "$SHADOW" "$CONFIRM_S" </dev/null >/dev/null 2>&1 &
   replace "$SHADOW" "$saved/new" 600 0:0
   if in_effect "$1" >"$saved/output"; then
     seconds=15
@@ -92,7 +92,7 @@ try_netplan() {
   else
     reason="netplan apply: $(grep . "$saved/output" | tail -n 1)"
   fi
-  # To confirm is to take the old links from the guard. This script does it, or the controller over a new connection.
+  # Confirming renames the marker of the guard. This script does it, or the controller over a new connection.
   if [ -n "$reason" ]; then
     touch "$PENDING/back"
   elif [ "${CONFIRM-}" = controller ]; then
@@ -111,7 +111,7 @@ end_try() {
 
 prepare() {
   no_ranks
-  take_back "$PENDING" "$SHADOW" 0 # of a guard that was killed
+  roll_back "$PENDING" "$SHADOW" 0 # of a guard that was killed
   rm -rf "$PENDING"
   : >"$saved/wanted"
 }
