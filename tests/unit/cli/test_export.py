@@ -65,7 +65,7 @@ def test_export_serves_until_ctrl_c_and_then_exits_without_a_traceback(run):
     threading.Thread(target=scrape_and_interrupt).start()
     code, out, err = run("export", "--listen", address)
     assert b"sparkcluster_node_up" in read[0]
-    said = [f"listening: http://{address}/metrics", "warning: HOST-017 the clocks differ"]
+    said = [f"listening: http://{address}/metrics", "warning: HOST-017 spark-1: the clocks differ"]
     assert (code, out, err.splitlines()) == (130, "", said)
 
 
