@@ -37,12 +37,12 @@ def test_an_invalid_argument_changes_nothing(kind, args, message, lab):
 
 def test_the_lab_page_lists_every_fault_and_everything_that_is_only_simulated():
     page = (Path(__file__).parents[2] / "docs" / "internals" / "lab.md").read_text()
-    rows = [line.split("|") for line in page.replace("\\|", "/").splitlines() if line.startswith("| `")]
+    real, simulated = page.split("\n## Faults\n")[1].split("\n## ")[0].split("\nSimulated faults ")
     documented = {}
-    for row in rows:
-        for kind, argument in re.findall(r"`([a-z-]+)(?: ([^`]*))?`", row[1]):
-            if kind in FAULTS:
-                documented[kind] = (argument.replace("/", "|") or None, "*simulated*" in row[2])
+    for text, only in ((real, False), (simulated, True)):
+        for names in re.findall(r"^- (`.*?`):", text, re.MULTILINE):
+            for kind, argument in re.findall(r"`([a-z-]+)(?: ([^`]*))?`", names):
+                documented[kind] = (argument or None, only)
     short = {"VERSION": "V", "RELEASE": "V"}
     kinds = {
         kind: (fault.argument and short.get(fault.argument, fault.argument), fault.simulated)
