@@ -69,6 +69,11 @@ def remedies(steps: Iterable[Remedy | str], values: Mapping[str, object] | None 
     return tuple(dataclasses.replace(each, text=re.sub(r"\{(\w+)\}", value, each.text)) for each in every)
 
 
+def with_node(node: str | None, text: str) -> str:
+    """``text`` after the name of its node, unless it has this name as a word."""
+    return text if not node or re.search(rf"(?<![\w.-]){re.escape(node)}(?![\w-]|\.\w)", text) else f"{node}: {text}"
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Finding:
     """The result of one check.
@@ -105,9 +110,7 @@ class Finding:
     @property
     def headline(self) -> str:
         """Code, place and summary; without a place, the node unless the summary names it."""
-        is_named = self.node and re.search(rf"(?<![\w.-]){re.escape(self.node)}(?![\w-]|\.\w)", self.summary)
-        node = f"{self.node}: " if self.node and not is_named else ""
-        return f"{self.code} {self.place or node}{self.summary}"
+        return f"{self.code} {self.place + self.summary if self.place else with_node(self.node, self.summary)}"
 
     @property
     def remedy(self) -> tuple[str, ...]:

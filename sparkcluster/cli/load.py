@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 
+from sparkcluster import hints
 from sparkcluster.cli.common import asking, emitted, inventory_argument, option
 from sparkcluster.cli.output import data
 
@@ -27,8 +28,7 @@ def run(args: argparse.Namespace, what: str = "load") -> int:
     if not spec.model and args.name not in {spec.playbook.name, spec.playbook.model_name}:
         raise UsageError(f"no model named {args.name[:60]}", hint=f"its only model is {spec.playbook.name}")
     if spec.idle_s is None:
-        flag = f" --model {spec.model}" if spec.model else ""
-        hint = f"sparkcluster {'up' if what == 'load' else 'down'} INVENTORY{flag}"
+        hint = hints.CommandLine(model=spec.model)(f"sparkcluster {'up' if what == 'load' else 'down'} INVENTORY")
         raise UsageError(f"{spec.model or spec.playbook.name} is always on, not on demand", hint=hint)
     behind = gateway.of_inventory(specs)
     with asking(behind, "asking the gateway") as (fleet, _):

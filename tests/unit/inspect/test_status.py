@@ -175,6 +175,13 @@ def test_a_node_that_cannot_list_its_ranks_is_neither_empty_nor_unreachable(stat
     assert (row.split()[:3], line) == (["beta", "-", "unknown"], f"  {why}")
 
 
+def test_a_short_node_name_precedes_a_reason_that_contains_its_letters(status_document, world, capsys):
+    document = status_document(world())
+    document["nodes"][1] |= {"name": "b", "state": "unreachable", "why": "probe failed"}
+    cli_status.show(document)
+    assert capsys.readouterr().out.splitlines()[-1] == "  b: probe failed"
+
+
 @pytest.mark.parametrize("operation", ["up", "upgrade"])
 @pytest.mark.parametrize("running", [False, True])
 def test_a_start_in_progress(status_document, world, running, operation):
