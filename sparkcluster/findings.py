@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal
 
-from sparkcluster.hints import CommandLine
+from sparkcluster.hints import CommandLine, with_node
 from sparkcluster.printable import word
 
 Severity = Literal["error", "warning", "info"]
@@ -67,11 +67,6 @@ def remedies(steps: Iterable[Remedy | str], values: Mapping[str, object] | None 
 
     every = (Remedy(each) if isinstance(each, str) else each for each in steps if each)
     return tuple(dataclasses.replace(each, text=re.sub(r"\{(\w+)\}", value, each.text)) for each in every)
-
-
-def with_node(node: str | None, text: str) -> str:
-    """``text`` after the name of its node, unless it has this name as a word."""
-    return text if not node or re.search(rf"(?<![\w.-]){re.escape(node)}(?![\w-]|\.\w)", text) else f"{node}: {text}"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

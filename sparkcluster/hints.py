@@ -1,4 +1,4 @@
-"""Replaces INVENTORY in hints and remedies by what was typed."""
+"""Hints and reasons as shown: INVENTORY replaced by what was typed, and the node named."""
 
 from __future__ import annotations
 
@@ -42,3 +42,8 @@ class CommandLine(NamedTuple):
 
 command_line = CommandLine()
 """What was typed for this process; set by ``cli.main``."""
+
+
+def with_node(node: str | None, text: str) -> str:
+    """``text`` after the name of its node, unless it has this name as a word."""
+    return text if not node or re.search(rf"(?<![\w.-]){re.escape(node)}(?![\w-]|\.\w)", text) else f"{node}: {text}"

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from sparkcluster import findings, hints
+from sparkcluster import hints
 from sparkcluster.cli.output import data, paint, table
 from sparkcluster.report import duration, share
 
@@ -65,7 +65,7 @@ def _show_nodes(document: dict[str, Any], *, verbose: bool) -> None:
     table(("NODE", "ROLE", "STATE", "MEMORY", *(("RAY", "CONTAINER") if verbose else ())), rows)
     for node in document["nodes"]:
         if node["why"]:
-            data(findings.with_node(node["name"], node["why"]), indent="  ")
+            data(hints.with_node(node["name"], node["why"]), indent="  ")
 
 
 def headline(document: dict[str, Any]) -> list[str]:
