@@ -62,7 +62,7 @@ def reachable(context: Context) -> Iterator[Seen]:
     "NET-042",
     "A packet of the rail's full MTU passes",
     source="NVIDIA/dgx-spark-playbooks, connect-two-sparks; ping -M do",
-    remedy="set the MTU of every switch port to that of the Sparks or more",
+    remedy="set the MTU of every switch port to the MTU of the Sparks or more",
 )
 def jumbo(context: Context) -> Iterator[Seen]:
     """Small pings pass, but the first collective hangs because its large packets are dropped on the way.

@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     about = "inventory whose nodes and measurements to use"
     option(parser, "--inventory INV", about, Path)
     option(parser, "--config PATH", "directory of the model, or its config.json (default: from the hub)", Path)
-    option(parser, "--context N", "context length in tokens (default: that of the playbook)", at_least(1))
+    option(parser, "--context N", "context length in tokens (default: from the playbook)", at_least(1))
     option(parser, "--concurrency N", "concurrent requests of full context (default: 1)", at_least(1), default=1)
     option(parser, "--memory-gb GB", "nominal memory of a node (default: 128)", number(1, 65536), default=128.0)
     option(parser, "--nodes N", "nodes that share the model (default: from the inventory, or the fewest)", at_least(1))

@@ -148,7 +148,7 @@ def api_key(spec: Spec) -> str:
     key, engine = _key(spec.inventory.api.key, "API key", MAKE), engines.engine(spec.playbook.engine)
     if engine.key_separator and engine.key_separator in key:
         why = f"the API key has {engine.key_separator!r}, by which {engine.title} separates several keys"
-        raise UsageError(why, hint="use another key, such as that of: openssl rand -hex 24")
+        raise UsageError(why, hint="use another key, such as the output of: openssl rand -hex 24")
     return key
 
 

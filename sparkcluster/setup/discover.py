@@ -23,7 +23,7 @@ from sparkcluster.setup.networks import Attached, network_of
 from sparkcluster.setup.ports import DRIVER, Trouble
 from sparkcluster.setup.survey import survey
 
-How = Literal["inventory", "given", "this machine", "mDNS", "cable"]
+How = Literal["inventory", "--host", "this machine", "mDNS", "cable"]
 """Why a machine was tried: it is in the inventory, ``--host`` named it, it is the local machine, it announced itself by
 mDNS, or a Spark sees it at the other end of a cable."""
 
@@ -148,7 +148,7 @@ class _Search:
             return False
         if spark.survey.is_spark or spark.how == "inventory":
             return True
-        if spark.how != "given":
+        if spark.how != "--host":
             self.found.skipped.append(Skipped(spark.label, spark.host, "not a Spark: no /etc/dgx-release"))
             return False
         text = f"{spark.label} has no /etc/dgx-release and may not be a Spark; included because --host names it"

@@ -65,7 +65,7 @@ def given(texts: Iterable[str], ssh: SshSettings, flag: str = "--host") -> list[
             raise UsageError(f"not a host: {text[:60]!r}", hint=hint)
         host = match["host"].rstrip(".")
         settings = dataclasses.replace(ssh, user=login_name(match["user"])) if match["user"] else ssh
-        found.setdefault(host.lower(), Target(host, Address(host, ssh=settings), "given"))
+        found.setdefault(host.lower(), Target(host, Address(host, ssh=settings), "--host"))
     return list(found.values())
 
 

@@ -314,7 +314,7 @@ DOCUMENTS: dict[str, Schema] = {
                 user=text("login name"),
                 hostname=text(),
                 dgx_os=text("version", null=True),
-                found_by=text(enum=["inventory", "given", "this machine", "mDNS", "cable"]),
+                found_by=text(enum=["inventory", "--host", "this machine", "mDNS", "cable"]),
             )
         ),
         skipped=many(record(name=text(), host=text(), why=text()), "machines that were reached and skipped"),

@@ -41,7 +41,7 @@ def network(monkeypatch):
     return replace_ssh(monkeypatch)
 
 
-def at(host: str, how: str = "given", **ssh) -> Target:
+def at(host: str, how: str = "--host", **ssh) -> Target:
     return Target(host.removesuffix(".local"), Address(host, ssh=SshSettings(**ssh)), how)
 
 
@@ -62,14 +62,14 @@ def test_sparks_are_found_and_others_are_skipped(network):
 def test_a_specified_machine_is_included_although_it_is_not_a_spark(network):
     network.put("box", answer=machine(1, "192.168.1.11/24", dgx=NO_SPARK))
     found = discover([at("box")], LAN)
-    assert hosts(found) == [("box", "box", "given")]
+    assert hosts(found) == [("box", "box", "--host")]
     assert [trouble.name for trouble in found.troubles] == ["no-dgx-release"]
 
 
 def test_a_machine_with_several_addresses_counts_once(network):
     network.put("192.168.1.11", "192.168.1.77", answer=machine(1, "192.168.1.11/24"))
     found = discover([at("192.168.1.11"), at("192.168.1.77")], LAN)
-    assert hosts(found) == [("192.168.1.11", "192.168.1.11", "given")]
+    assert hosts(found) == [("192.168.1.11", "192.168.1.11", "--host")]
     assert found.skipped == [Skipped("192.168.1.77", "192.168.1.77", "same machine as 192.168.1.11")]
 
 
@@ -80,7 +80,7 @@ def test_the_machine_behind_a_cable_is_reached_through_the_spark_and_written_wit
     network.put("192.168.1.11", answer=machine(1, "192.168.1.11/24", heard=HEARD))
     network.put(f"{FE80}%enp1s0f1np1", "192.168.1.12", answer=machine(2, "10.1.1.1/24", "192.168.1.12/24"))
     found = discover([at("192.168.1.11", user="bob", identity="/k")], LAN)
-    assert hosts(found) == [("192.168.1.11", "192.168.1.11", "given"), ("spark-0002", "192.168.1.12", "cable")]
+    assert hosts(found) == [("192.168.1.11", "192.168.1.11", "--host"), ("spark-0002", "192.168.1.12", "cable")]
     assert network.jumps == {f"{FE80}%enp1s0f1np1": "192.168.1.11"}
     assert network.tried == ["192.168.1.11", f"{FE80}%enp1s0f1np1", "192.168.1.12"]
     over_cable, direct = network.addresses[1:]
@@ -163,6 +163,6 @@ def test_an_invalid_answer_is_an_error_of_its_machine_and_the_others_are_found(n
     network.put("192.168.1.13", answer=machine(3, "192.168.1.13/24", **changes))
     network.put(f"{FE80}%enp1s0f1np1", "192.168.1.12", answer=machine(2, "192.168.1.12/24", **changes))
     found = discover([at("192.168.1.11"), at("192.168.1.13")], LAN)
-    assert hosts(found) == [("192.168.1.11", "192.168.1.11", "given")]
+    assert hosts(found) == [("192.168.1.11", "192.168.1.11", "--host")]
     assert list(found.failed) == ["192.168.1.13"]
     assert "malformed answer" in found.troubles[0].text
