@@ -18,7 +18,7 @@ from sparkcluster.suggest import closest
 CODE_CUTOFF = 0.8
 
 STAGES: dict[Stage, str] = {
-    "written": "inventory and playbook: `lint`, `preflight`, `up`, `plan`, `doctor`",
+    "written": "inventory and playbook: `lint`, `preflight`, `up`, `plan`",
     "facts": "the facts of every node: `preflight`, `up`, `plan`, `doctor`",
     "reach": "connections between nodes: `preflight`, `up`",
     "deep": "bandwidth between nodes, hashes of weights: `preflight --deep`, `--hash`",

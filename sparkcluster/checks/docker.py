@@ -21,13 +21,13 @@ RESTART_DOCKER = on_node("sudo systemctl restart docker")
     "HOST-001",
     "The SSH user can use Docker",
     source="docs.docker.com, Linux post-installation steps",
-    remedy="sudo usermod -aG docker USER and log in again; or install and start Docker",
+    remedy="sudo usermod -aG docker USER and log in again; or sudo apt-get install -y docker.io",
 )
 def docker(_: Context, name: str, facts: Facts) -> Iterator[Seen]:
     """No rank can start: this user starts every rank as a container.
 
-    DGX OS has Docker installed, but its user is not in the group `docker`. Rootless engines and a `DOCKER_HOST` that
-    is not a local socket are not supported.
+    DGX OS has Docker installed, but the login user is not in the group `docker`. Rootless engines and a `DOCKER_HOST`
+    that is not a local socket are not supported.
     """
     if isinstance(facts.docker, Unread):
         yield unusable(name, facts, facts.docker.unread)
@@ -72,7 +72,7 @@ def gpu_runtime(_: Context, name: str, engine: Docker) -> Iterator[Seen]:
     severity="warning",
     source="NVIDIA Container Toolkit, supported platforms; docs.docker.com, Install on Ubuntu",
     remedy=(
-        on_node("sudo snap remove docker"),
+        on_node("sudo snap remove docker", "deletes its images and containers"),
         on_node("sudo apt-get install -y docker.io nvidia-container-toolkit"),
         ADD_RUNTIME,
         RESTART_DOCKER,

@@ -64,8 +64,8 @@ def series(context: Context, name: str, facts: Facts) -> Iterator[Seen]:
     """Drivers 590.x deadlock while capturing CUDA graphs on GB10: the engine hangs without a message.
 
     580.142 is tested. Sources disagree: one guide measured the deadlock and recommends 580; another tells users of NGC
-    25.12.post1 to update to 590.44, which that image is built for. This is a warning for that image, and with the
-    engine's argument that captures no graphs.
+    25.12.post1 to update to 590.44, which that image is built for. This is a warning for that image, and if
+    the playbook disables CUDA graphs.
     """
     playbook, argument = context.spec.playbook, context.engine.common_arguments.get("no_graphs", "")
     eager = playbook.args.get(argument, playbook.args.get(argument.replace("-", "_"))) is True

@@ -68,7 +68,7 @@ def remove_ipc(context: Context, name: str, facts: Facts) -> Iterator[Seen]:
     """When the last session of the user ends, the engine loses its semaphores and shared memory, and crashes.
 
     logind removes IPC objects of ordinary users (RemoveIPC, on by default). With runtime `process`, ranks belong to the
-    SSH user. In containers they belong to root, unless the image sets another user, and are not affected: information.
+    SSH user. In containers they belong to root, unless the image sets another user, and are not affected: info.
     """
     if facts.remove_ipc is True and facts.uid >= FIRST_PERSON and not facts.lingers:
         yield Seen(

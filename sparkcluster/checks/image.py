@@ -155,7 +155,7 @@ def ray(context: Context) -> Iterator[Seen]:
     """The worker exits with `ray: command not found` if neither the image nor sparkcluster provides Ray.
 
     `up` and `stage` copy a matching Ray to every node, as files outside the image; the image is not changed. With
-    runtime `process` nothing is copied, and a playbook that requires Ray has no plan.
+    runtime `process` nothing is copied, and a playbook that requires Ray cannot be planned.
     """
     if not context.docker or context.spec.playbook.executor == "native" or "ray" not in context.engine.executors:
         return
@@ -217,7 +217,7 @@ def flags(context: Context) -> Iterator[Seen]:
     remedy="write the engine's own argument, or remove it",
 )
 def of_another_engine(context: Context) -> Iterator[Seen]:
-    """With an argument of another engine the engine fails at startup, or serves without what was asked for.
+    """An argument of another engine makes this engine fail at startup, or has no effect.
 
     Compared with the tables of all engines. An argument that is in none of them may be new, and is not reported.
     """

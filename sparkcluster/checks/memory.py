@@ -62,7 +62,7 @@ def page_cache(context: Context) -> Iterator[Seen]:
 
     All programs can use page cache as free memory, except CUDA, which reads MemFree. Reading weights or loading an
     image fills the cache. `up` drops its own files from it, without root; other files stay. Newer engines count the
-    cache as free: a warning if it is a fifth of the memory or more, else information.
+    cache as free: a warning if it is a fifth of the memory or more, else info.
     """
     for name, _, memory, needed in _needs(context):
         cached = min(memory.cached_bytes, memory.available_bytes - memory.free_bytes)

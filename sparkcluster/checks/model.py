@@ -35,7 +35,7 @@ def complete(context: Context) -> Iterator[Seen]:
     """Loading fails after minutes, at the file that is missing or truncated, or the model returns garbage.
 
     Every file in the index must exist, and every safetensors file must have the length given in its header. Weights
-    that are not on a node are information: `up` copies or downloads them. A directory of the user that is on no node is
+    that are not on a node are info: `up` copies or downloads them. A directory of the user that is on no node is
     an error: it has no source.
     """
     model, found = context.spec.playbook.model, _weights(context)
@@ -100,7 +100,7 @@ def _denied(context: Context) -> Iterator[Seen]:
     "The folders of the model in the Hugging Face cache can be written",
     needs=("weights",),
     source="NVIDIA's dgx-spark-playbooks mount ~/.cache/huggingface into containers of root",
-    remedy="up and stage change the owner if it is root, in a container",
+    remedy="sparkcluster stage INVENTORY weights   changes the owner, if it is root; or sudo chown -R USER FOLDER",
     step="hf-cache",
 )
 def writable(context: Context, name: str, facts: Facts) -> Iterator[Seen]:

@@ -139,7 +139,7 @@ def gid(context: Context, name: str, link: Link) -> Iterator[Seen]:
     step="netplan",
 )
 def subnets(context: Context, name: str, member: Member) -> Iterator[Seen]:
-    """Half of the bandwidth is lost: of twins in one subnet only one is used, since the kernel replies through either.
+    """Half of the bandwidth is lost: of twins in one subnet only one carries traffic.
 
     NVIDIA's guide for switches uses one DHCP server for both twins; its file for two Sparks uses link-local addresses
     (169.254/16), which change at every reboot. An error only if the inventory lists both twins of this node, since NCCL

@@ -88,7 +88,7 @@ def _partial(reply: Reply) -> bool:
     "RUN-003",
     "The engine generates tokens while requests run",
     source="MiaAI-Lab/DeepSeek-v4-Flash-DSpark#10",
-    remedy=(DEEP, AGAIN),
+    remedy=(DOWN, DEEP, UP),
 )
 def hung(cluster: RunningCluster) -> Iterator[Seen]:
     """A collective that one rank does not join hangs all of them: no token, no error, and a busy GPU.

@@ -111,7 +111,7 @@ def _last_line(rank: RankSeen) -> str:
     remedy=(LOGS_OF_NODE, UP),
 )
 def guarded(cluster: RunningCluster) -> Iterator[Seen]:
-    """The guard gives up on a group that hangs after a restart or fails repeatedly; it stays down."""
+    """The guard gives up on a group that hangs after a restart or fails repeatedly; the group stays down."""
     for name, facts in cluster.facts.items():
         if (guard := read(facts.enabled)) is not None and guard.gave_up:
             yield Seen(f"the guard on {name} has given up", clipped(guard.gave_up), node=name)
@@ -227,7 +227,7 @@ def _rotated(cluster: RunningCluster) -> Iterator[Seen]:
     remedy=[LOGS_OF_NODE],
 )
 def explained(cluster: RunningCluster) -> Iterator[Seen]:
-    """Causes of engine failures that have no check of their own: ports, files, versions, arguments."""
+    """Causes of engine failures without a separate check: ports, files, versions, arguments."""
     for found in cluster.causes:
         if found.cause.code == EXPLAINED:
             how = "failed" if found.rank.state in ENDED or found.node != found.reporter else "reports an error"

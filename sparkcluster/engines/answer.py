@@ -87,7 +87,7 @@ def answer(
     return {
         **names,
         "fits": None if doubts and not problems else not problems,
-        "verdict": "does not fit" if problems else "too close to say" if doubts else "fits",
+        "verdict": "does not fit" if problems else "too close to call" if doubts else "fits",
         "problems": problems,
         "doubts": doubts,
         "advice": advice,

@@ -23,8 +23,8 @@ from sparkcluster.report import size
 
 GB = 10**9
 
-Verdict = Literal["does not fit", "too close to say", "fits"]
-VERDICTS: tuple[Verdict, ...] = ("does not fit", "too close to say", "fits")
+Verdict = Literal["does not fit", "too close to call", "fits"]
+VERDICTS: tuple[Verdict, ...] = ("does not fit", "too close to call", "fits")
 
 HOST_BYTES = 3 * GIB
 """Memory of the engine's processes outside its budget: 2.9 and 3.0 GB in the same measurements."""
@@ -106,7 +106,7 @@ class Fit:
     @property
     def verdict(self) -> Verdict:
         """Whether the engine starts with room for ``requests``."""
-        return "does not fit" if self.problems else "too close to say" if self.doubts else "fits"
+        return "does not fit" if self.problems else "too close to call" if self.doubts else "fits"
 
     @property
     def size_key(self) -> str:

@@ -42,12 +42,12 @@ _PASSWORD_METHODS = {"password", "keyboard-interactive"}
 _TRIES = 3
 
 # Patterns in paramiko's internal messages (``transport.py``, ``packet.py``), the reason to show instead, and a hint.
-_CLOSED = "it closed the connection"
+_CLOSED = "the server closed the connection"
 _WORDS: tuple[tuple[str, str, str | None], ...] = (
-    ("(?i)banner|protocol version", f"{_CLOSED} before its SSH greeting, or does not speak SSH", "check ssh.port"),
+    ("(?i)banner|protocol version", f"{_CLOSED} before it sent an SSH banner, or does not speak SSH", "check ssh.port"),
     (
         "acceptable|host key type",
-        "it has no key exchange, cipher or host key type in common with this program",
+        "the server has no key exchange, cipher or host key type in common with this program",
         "update OpenSSH on the node: sudo apt-get install openssh-server",
     ),
     ("^$|Negotiation failed|session|saw EOF|open channel", _CLOSED, None),
@@ -216,7 +216,7 @@ class Login:
         try:
             found = socket.getaddrinfo(target.host, target.port, type=socket.SOCK_STREAM)
         except (OSError, UnicodeError) as error:  # UnicodeError: a name with an empty or too long label
-            hint = f"{shell('getent hosts', target.host)}, or set host to an address"
+            hint = f"set host to an address; {shell('ping', target.host)}   tests the name"
             raise self._error(HostUnknown, f"{target.host} does not resolve to an address", hint) from error
         failure: OSError = ConnectionRefusedError()
         for index, (family, kind, protocol, _, address) in enumerate(found):
@@ -238,7 +238,7 @@ class Login:
             raise self._error(HostTimeout, text, f"ping {target.host}") from failure
         hint = f"ping {target.host}, and check its power"
         if isinstance(failure, ConnectionRefusedError):
-            hint = f"on the node: sudo systemctl start ssh; or allow port {target.port} in its firewall"
+            hint = f"on the node: sudo systemctl enable --now ssh; or allow port {target.port} in its firewall"
         if sys.platform == "darwin" and failure.errno == errno.EHOSTUNREACH:
             # Apple's TN3179: a program without permission for the local network gets this error
             hint += "; on macOS: System Settings, Privacy & Security, Local Network: allow your terminal"
@@ -259,13 +259,12 @@ class Login:
             unknown = self._error(HostKeyUnknown, f"the host key of {target.key_name} is unknown ({shown})", hint)
             unknown.key = kind, blob, key.fingerprint
             raise unknown
-        text = "is revoked" if verdict == "revoked" else "has changed"
-        forget = shell("ssh-keygen -R", target.key_name, "-f", file)
-        raise self._error(
-            HostKeyChanged,
-            f"the host key of {target.key_name} {text} ({shown}): the node was reinstalled, or another machine answers",
-            forget if verdict == "changed" else f"find {target.key_name} in {file}",
-        )
+        text = f"has changed ({shown}): the node was reinstalled, or another machine answers"
+        hint = shell("ssh-keygen -R", target.key_name, "-f", file)
+        if verdict == "revoked":
+            text = f"is marked @revoked in {file} ({shown})"
+            hint = f"if this key is valid, remove its line from {file}"
+        raise self._error(HostKeyChanged, f"the host key of {target.key_name} {text}", hint)
 
     def _check_identity(self) -> None:
         target = self.target
@@ -291,7 +290,7 @@ class Login:
                     if self._late():
                         raise
                     if not transport.is_active():
-                        reason = f"it closed the connection after {tried} key{'' if tried == 1 else 's'}"
+                        reason = f"the server closed the connection after {tried} key{'' if tried == 1 else 's'}"
                         hint = "set ssh.identity: its sshd allows few attempts (MaxAuthTries)"
                         break
                     continue

@@ -89,7 +89,7 @@ class Transport(paramiko.Transport):
         found = super().get_exception()
         if found is None or isinstance(found, paramiko.SSHException | OSError | EOFError):
             return found
-        return paramiko.SSHException("it sent an invalid message")
+        return paramiko.SSHException("the server sent an invalid message")
 
     def prefer(self, kinds: list[str]) -> None:
         """Request host key types ``kinds`` (as in known_hosts) before all others."""

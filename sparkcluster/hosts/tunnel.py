@@ -59,7 +59,7 @@ def forwarded(host: Host, url: str) -> Iterator[str]:
             connect().close()
         except _BROKEN as error:
             text = f"sshd on {host.name} cannot connect to port {parts.port}: {why(error)[0]}"
-            hint = "sparkcluster status INVENTORY; if it is serving, set AllowTcpForwarding yes in sshd_config on it"
+            hint = "sparkcluster status INVENTORY; if it serves: set AllowTcpForwarding yes in its sshd_config"
             raise HostError(text, node=host.name, step="tunnel", hint=hint) from error
         with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Connection) as listener:
             listener.socket.listen(_AT_ONCE)  # with the default of 5, some connections came a second late

@@ -43,7 +43,7 @@ def baseline(written: str, config: Path | None = None, name: str | None = None) 
         engine = engines.engine(engines.DEFAULT)
         document, notes = engine.baseline(source) or ({}, [])
         if not document:
-            raise UsageError(f"{engine.title} has no playbook to start from", hint="copy one of sparkcluster playbooks")
+            raise UsageError(f"{engine.title} has no playbook to start from", hint="copy one: sparkcluster playbooks")
         revision = {"revision": source.revision} if source.revision and "id" in model else {}
         asked = {**model, **revision, **document["model"]}
         served = name_of(written)

@@ -122,7 +122,7 @@ def with_packages(fleet: Fleet, view: View, specs: Sequence[Spec], *, staged: bo
     also = zip(specs, view.collected.also, strict=True)
     images = [read(inspect_images(fleet, other, {node: facts[node]})[node].image) for other, facts in also]
     fit = [each for each in images if each and (inside := read(each.inside)) and not inside.lacks]
-    smallest = min(fit, key=lambda image: image.size_bytes).reference if fit else "NAME"
+    smallest = min(fit, key=lambda image: image.size_bytes).reference if fit else "an image"
     why = f"lacks {lacking}" if engine else f"is not on {node} or cannot be read"
-    hint = f"write image: {smallest} under gateway: an image that is on {node} and has {lacking}"
+    hint = f"set gateway.image to {smallest}, which is on {node} and has {lacking}"
     raise UsageError(f"the gateway cannot run: its image {spec.image} {why}", hint=hint)

@@ -158,7 +158,7 @@ def follow(
 def _nothing_runs(view: View, node: str | None) -> SparkclusterError:
     """Why there is no log on ``node`` or any node; ranks may run on a node that did not answer."""
     all_values(view.unread)
-    where = f"no rank of {view.spec.inventory.cluster} on {node or 'any node'}"
+    where = f"found no rank of {view.spec.inventory.cluster} on {node or 'any node'}"
     hint = "sparkcluster up INVENTORY; or sparkcluster logs INVENTORY --failed   shows the last launch that failed"
     return NotServing(where, node=node, step="logs", hint=hint)
 

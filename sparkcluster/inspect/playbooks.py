@@ -132,7 +132,7 @@ def offer(reference: str, sparks: int | None = None) -> Offer:
     path, overlays = named(reference)
     found = _offer(path, overlays, sparks)
     if sparks is not None and sparks not in found.sparks:
-        hint = f"sparkcluster playbooks --sparks {sparks} lists what can"
+        hint = f"sparkcluster playbooks --sparks {sparks}   lists those that can"
         raise UsageError(f"{count(sparks, 'Spark')} cannot serve {found.playbook.name} as one group", hint=hint)
     return found
 

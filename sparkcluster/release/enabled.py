@@ -109,8 +109,8 @@ def enable(fleet: Fleet, spec: Spec, report: Report, *, yes: bool) -> tuple[int,
         rollback_target.find(spec, number, node_records(fleet, spec)[0], report, yes=yes)
         nodes = [name for group in view.groups.values() for name in group.ranks]
         if former := [name for name in nodes if name not in facts]:
-            why = f"{', '.join(former)} no longer in the inventory; nothing was enabled"
-            raise LaunchError(why, step="enable", hint="sparkcluster status INVENTORY")
+            why = f"the release also runs on {', '.join(former)}, not in the inventory; nothing was enabled"
+            raise LaunchError(why, step="enable", hint="add it to nodes, or sparkcluster up INVENTORY --replace")
         report.step("enable", f"release {number} on {count(len(nodes), 'Spark')}")
         config = {
             "cluster": spec.inventory.cluster,

@@ -154,7 +154,8 @@ class Replacement:
             raise LaunchError(text, node=node, step="check", hint=hint)
         if self.target is not None:
             target = self.target.of_groups([*self.names, *self.touched])
-            hint = "add --no-rollback to replace it without a rollback target"
+            has_flag = self.desired.operation in {"up", "upgrade"}
+            hint = "add --no-rollback to replace it anyway" if has_flag else "sparkcluster down INVENTORY, then retry"
             rollback_target.prove(view.also[0], target, node_records(fleet, view.spec)[0], hint)
         groups = self.rollout.groups
         serving = {name: each.recorded for name in self.names if (each := groups[name]).answers and each.recorded}

@@ -65,7 +65,7 @@ def find(spec: Spec, number: int, records: Mapping[str, Records], report: Report
     """
     node, release, others = as_recorded(records, number)
     if others:
-        text = f"no record of release {number} or a different one; using the record of {node}"
+        text = f"record of release {number} is missing or different; using the record of {node}"
         report.note(f"warning: {', '.join(others)}: {text}")
     groups = {name: group for name, group in recorded_groups(release.record).items() if group.verified}
     if not groups or len({json.dumps(group.playbook, sort_keys=True) for group in groups.values()}) > 1:
@@ -119,15 +119,14 @@ def accept(spec: Spec, report: Report, *, yes: bool) -> Spec:
     for power in found:
         if power.refused:
             raise UsageError(f"the release's playbook is refused: {power.text}: {power.refused}")
-    needed = powers.permit(found, spec.inventory)
-    if needed:
-        raise UsageError("the release's playbook needs what the inventory does not permit", hint=f"add {needed}")
+    if needed := powers.permit(found, spec.inventory):
+        raise UsageError("the release's playbook needs more than the inventory permits", hint=f"add {needed}")
     spec = consent.accept(spec, report, yes=yes)
     if spec.image_build and not consent.is_remembered(accepted_image(spec, spec.image_build)):
-        what = f"{spec.playbook_path}: {spec.reference} is recorded as {spec.image_build}"
-        report.note(f"{what}, which was not started from this machine")
+        what = f"{spec.playbook_path}: build {spec.image_build} of {spec.reference} was never started from this machine"
+        report.note(what)
         if not yes and not report.confirm("accept this image?"):
-            raise UsageError(f"{what}, and this is not accepted yet", hint="to accept it, add --yes")
+            raise UsageError(f"{what}; not accepted", hint="to accept it, add --yes")
         consent.remember([accepted_image(spec, spec.image_build)])
     return spec
 

@@ -111,7 +111,7 @@ class Rollout:
         try:
             lease = stack.enter_context(self._lease(kind, self.fleet.hosts, self.desired.options.wait_s))
         except LeaseHeld as held:
-            held.hint = f"add --wait 600; or {held.hint}"
+            held.hint = f"{'' if self.desired.operation == 'bench' else 'add --wait 600; or '}{held.hint}"
             raise
         if kind == "cluster":
             self.changer = lease.changer

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from sparkcluster.errors import LeaseLost, SparkclusterError, StopError
 from sparkcluster.facts.base import Fact
 from sparkcluster.facts.docker import Rank
-from sparkcluster.hosts.fleet import Fleet, all_values, combined, failures
+from sparkcluster.hosts.fleet import Fleet, all_values, failures
 from sparkcluster.hosts.program import call
 from sparkcluster.inspect.cluster import View
 from sparkcluster.node.shared import GRACE_S, LABEL_RANK
@@ -87,17 +87,16 @@ def with_failed_stops(
 
 def stop_on_failures(failed: Mapping[str, SparkclusterError], command: str, flags: str = "") -> None:
     """Raise StopError if ``command``, typed with ``flags``, failed on any node, with the cause and the hint of each."""
-    errors = [
-        StopError(
+    again, errors = f"sparkcluster {command} INVENTORY", dict[str, SparkclusterError]()
+    for name, error in failed.items():
+        cause = [error.hint] if error.hint and again not in error.hint else []
+        errors[name] = StopError(
             f"{command} failed on {name}: {error.message.removeprefix(f'{name}: ')}",
             node=name,
             step=command,
-            hint="; then ".join(filter(None, [error.hint, f"sparkcluster {command} INVENTORY{flags}   to retry"])),
+            hint="; then ".join([*cause, f"{again}{flags}   to retry"]),
         )
-        for name, error in failed.items()
-    ]
-    if errors:
-        raise combined(errors)
+    all_values(errors)
 
 
 def remove_gateway(fleet: Fleet, view: View, report: Report, *, but: str = "") -> None:

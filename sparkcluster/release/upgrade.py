@@ -60,7 +60,7 @@ def resume(fleet: Fleet, spec: Spec, options: Options, report: Report) -> Rollou
         report.note(f"continuing the upgrade from release {switch.source}, started by {operator}")
         origin = spec_of(spec, switch.document, switch.document["number"])
         return upgrade(fleet, accept(origin, report, yes=options.yes), options, report)
-    report.note(f"rolling back to release {back}: {operator} left a rollback or an incomplete upgrade")
+    report.note(f"rolling back to release {back}: a rollback or upgrade by {operator} was interrupted")
     return rollback(fleet, spec, back, options, report)
 
 

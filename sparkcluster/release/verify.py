@@ -100,4 +100,4 @@ def _remedy(wrong: Reply, spec: Spec, feature: str) -> str | None:
     if garbage(wrong.content):
         return engine.garbage_remedy(playbook, ()) or WEIGHTS
     place = ":".join(map(str, spec.places.get(("verify", "expect"), ("the playbook",))))
-    return f"verify.expect in {place} says what it must match"
+    return f"the answer must match verify.expect in {place}"

@@ -112,8 +112,8 @@ class Lease(Closing):
                 node=host.name,
                 step="lease",
                 hint="wait until it ends, or stop it where it was started; the lease of a killed command expires "
-                f"after {TTL_S:.0f} s; of a guard: sparkcluster disable INVENTORY; if it is still held then, reboot "
-                f"{host.name}, which stops everything on it",
+                f"after {TTL_S:.0f} s; if a guard holds it: sparkcluster disable INVENTORY; if the lease is held even "
+                f"then: reboot {host.name}, which stops all models on it",
             )
         # Each in its own thread, so that a hanging node does not delay the others.
         threading.Thread(target=self._feed, args=(holder,), name=f"lease {host.name}", daemon=True).start()

@@ -68,13 +68,12 @@ def watch_return(changer: Changer, ranks: Mapping[str, Sequence[Rank]], report: 
 def remains(node: str, found: Remains) -> list[str]:
     """A warning about what ranks left behind on ``node``, and a hint; empty if nothing is left."""
     files = {f"{SHARED_MEMORY}/{file.name}": file for file in found.shm}
-    parts = [f"{path} is left, {size(file.size_bytes)} of {file.owner}" for path, file in files.items()]
-    hint = "stop other programs that use the GPU (nvidia-smi); if there are none, reboot it"
-    if files:
-        hint = f"unless {shell('sudo fuser -v', *files)} shows a program: {shell('sudo rm', *files)}; {hint}"
+    parts = [f"{path} was not removed ({size(file.size_bytes)}, owner {file.owner})" for path, file in files.items()]
+    hints = [f"if {shell('sudo fuser -v', *files)} shows no program: {shell('sudo rm', *files)}"] if files else []
     if found.missing_bytes:
         parts.append(f"{size(found.missing_bytes)} not freed {found.waited_s} s after its rank ended")
-    return [f"warning: {node}: {'; '.join(parts)}", f"hint: on {node}: {hint}"] if parts else []
+        hints.append("stop other programs that use the GPU (nvidia-smi); if there are none, reboot the node")
+    return [f"warning: {node}: {'; '.join(parts)}", f"hint: on {node}: {'; '.join(hints)}"] if parts else []
 
 
 def evict(

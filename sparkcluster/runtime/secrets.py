@@ -131,7 +131,7 @@ def accepted_keys(spec: Spec) -> dict[str, list[str] | None]:
         UsageError: as in ``api_key``.
     """
     keys = spec.inventory.gateway.keys if spec.inventory.gateway else {}
-    make = "write one line into the file, for example: openssl rand -hex 24"
+    make = "write one line into the file, such as the output of: openssl rand -hex 24"
     found = {api_key(spec): None} if spec.inventory.api.key is not None else {}
     return {**found, **{_key(key, f"key {name}", make): key.models for name, key in keys.items()}}
 

@@ -62,8 +62,8 @@ _CHECKS = """# Checks
 
 What `up`, `preflight`, `doctor` and `lint` check. An error stops `up`; a warning does not, nor does info. A code never
 changes its meaning. A playbook accepts a finding with `allow: [{code, reason}]`. An inventory turns an error into a
-warning with `ignore: [code]`. Findings that protect against hostile playbooks can be accepted by the inventory alone.
-`sparkcluster checks CODE` shows one of these sections.
+warning with `ignore: [code]`. Findings that protect against hostile playbooks can be accepted only in the inventory.
+`sparkcluster checks CODE` shows one of these sections. Findings fill in the words in capitals of a remedy.
 
 | stage | what is checked, and by which command |
 |---|---|

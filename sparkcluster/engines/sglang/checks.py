@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from sparkcluster.checks.check import DOWN, Context, Seen, check, node_check
+from sparkcluster.checks.check import AGAIN, Context, Seen, check, node_check
 from sparkcluster.checks.memory import misfits
 from sparkcluster.checks.running_cluster import RunningCluster, clipped, running_check
 from sparkcluster.engines.sglang.flags import arguments
@@ -45,7 +45,7 @@ def fits(context: Context, name: str, facts: Facts) -> Iterator[Seen]:
     remedy=(edit(f"set {FRACTION}: {MOST:.2f} or less in the playbook"), here("sparkcluster fit PLAYBOOK")),
 )
 def share(context: Context) -> Iterator[Seen]:
-    """Sparks have frozen with more, and need a power cycle then: system and GPU share one memory.
+    """With a larger share Sparks have frozen until a power cycle: system and GPU share one memory.
 
     `mem-fraction-static` is a share of the memory that is free when SGLang starts. If it is not set, SGLang takes about
     0.88. With `max-total-tokens` the KV cache is limited, and the share may be larger.
@@ -58,10 +58,10 @@ def share(context: Context) -> Iterator[Seen]:
 
 @running_check(
     "RUN-030",
-    "Ranks of SGLang that start connect to each other",
+    "SGLang's ranks connect to each other at startup",
     severity="warning",
     source="MiaAI-Lab/Qwen3.8-Flash-Next-Dual-DGX-Sparks#3",
-    remedy=(here("sparkcluster preflight INVENTORY", "shows which ports are blocked"), DOWN),
+    remedy=(here("sparkcluster preflight INVENTORY", "shows which ports are blocked"), "allow them", AGAIN),
 )
 def connected(cluster: RunningCluster) -> Iterator[Seen]:
     """The ranks of SGLang share a queue on a port that the kernel chooses, at the address in `SGLANG_HOST_IP`.

@@ -51,7 +51,7 @@ def fits(context: Context, name: str, planned: Planned) -> Iterator[Seen]:
 
     Computed as in vLLM: the engine's memory, minus weights and activations, has to hold one request of
     max-model-len. Nodes without the model are skipped, since its config.json is needed. Activations are estimated: if
-    the result is too close to say, or depends on which version of vLLM the image has, it is a warning. docs/fit.md
+    the result is too close to call, or depends on which version of vLLM the image has, it is a warning. docs/fit.md
     explains the computation, and compares it with measurements on Sparks.
     """
     fit = planned.fit
@@ -100,7 +100,7 @@ def unknown(context: Context) -> Iterator[Seen]:
     "The minimum memory of the model is free",
     scope="container",
     needs=("memory", "weights"),
-    source="vllm-project/vllm#48140: the engine starts if MemAvailable suffices at most; swap does not count",
+    source="vllm-project/vllm#48140: MemAvailable must suffice; swap does not count",
     remedy="stop other programs, or serve the model on more Sparks",
 )
 def free(context: Context, name: str, planned: Planned) -> Iterator[Seen]:

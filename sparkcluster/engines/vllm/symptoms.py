@@ -21,7 +21,7 @@ FOUR_BITS = (None, "modelopt", "compressed-tensors", "mxfp4")
     "RUN-011",
     "The experts run on the requested kernel",
     source="vllm-project/vllm#31085",
-    remedy="an image whose vLLM has --moe-backend (0.17.1 and newer)",
+    remedy="use an image whose vLLM has --moe-backend (0.17.1 or newer)",
 )
 def expert_kernel(cluster: RunningCluster) -> Iterator[Seen]:
     """On sm_121 only Marlin computes FP4 experts correctly; vLLM may choose another kernel silently.
@@ -35,7 +35,7 @@ def expert_kernel(cluster: RunningCluster) -> Iterator[Seen]:
             yield Seen(
                 f"the experts on {name} run on {match['name']}, but the playbook requests Marlin",
                 clipped(line),
-                ("use an image whose vLLM has --moe-backend (0.19 or newer)", AGAIN),
+                ("use an image whose vLLM has --moe-backend (0.17.1 or newer)", AGAIN),
                 node=name,
             )
 
@@ -49,7 +49,7 @@ def _arguments(rank: RankSeen) -> dict[str, Any]:
     "RUN-012",
     "Scales of quantised weights are numbers",
     source="vllm-project/vllm#45212",
-    remedy="a fully calibrated checkpoint, or `moe-backend: marlin`",
+    remedy="use a fully calibrated checkpoint, or set `moe-backend: marlin`",
 )
 def scales(cluster: RunningCluster) -> Iterator[Seen]:
     """An expert with a NaN scale turns every token that reaches it into garbage: some prompts fail, not all."""

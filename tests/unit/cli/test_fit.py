@@ -141,7 +141,7 @@ def test_a_model_that_is_too_close_to_say_shows_the_range_and_exits_0(fit):
     assert (code, out.splitlines()[0]) == (0, "mine may not fit on one Spark")
     assert "set gpu-memory-utilization to" in err
     told = json.loads(fit("--json", args={"gpu-memory-utilization": smallest, "max-model-len": 32768})[1])
-    assert (told["fits"], told["verdict"], told["problems"]) == (None, "too close to say", [])
+    assert (told["fits"], told["verdict"], told["problems"]) == (None, "too close to call", [])
     cache = told["kv_cache"]
     assert cache["tokens_least"] < cache["tokens"] < cache["tokens_most"]
     assert cache["bytes_least"] < cache["bytes"] < cache["bytes_most"]

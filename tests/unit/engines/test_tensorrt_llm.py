@@ -94,7 +94,7 @@ def test_bytes_per_token_match_a_servers_log():
     found = forecast({"max-seq-len": 131072, "max-batch-size": 64})
     assert found["kv_cache"]["bytes_per_token"] == 73728
     assert abs(found["kv_cache"]["bytes_least"] - 5.95 * GIB) < 0.2 * GIB
-    assert found["verdict"] == "too close to say"
+    assert found["verdict"] == "too close to call"
     assert forecast({"max-seq-len": 65536, "max-batch-size": 64})["verdict"] == "fits"
     assert forecast({"kv-cache-dtype": "fp8"})["kv_cache"]["bytes_per_token"] == 73728 / 2
 

@@ -69,8 +69,9 @@ def test_a_changed_or_revoked_host_key_is_not_asked_about(start_sshd, marker):
     server, other, operator = start_sshd("one"), start_sshd("two"), Operator()
     key = (server if marker else other).host_key.with_suffix(".pub").read_text().split()[:2]
     server.known_hosts.write_text(f"{marker}[127.0.0.1]:{server.port} {' '.join(key)}\n")
-    with asking(server, operator) as host, pytest.raises(HostKeyChanged):
+    with asking(server, operator) as host, pytest.raises(HostKeyChanged) as caught:
         host.run(["true"])
+    assert ("reinstalled" in caught.value.message) is not bool(marker)
     assert operator.asked == []
 
 

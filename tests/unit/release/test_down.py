@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from sparkcluster.errors import HostTimeout, LeaseHeld, StopError, UsageError
+from sparkcluster.errors import HostSilent, HostTimeout, LeaseHeld, StopError, UsageError
 from sparkcluster.hosts.fake import FakeHost
 from sparkcluster.hosts.fleet import Fleet
 from sparkcluster.release.down import down, former_nodes, shown
+from sparkcluster.release.stopping import stop_on_failures
 from sparkcluster.report import Report
+from sparkcluster.runtime import Changer
 from sparkcluster.runtime import lease as module
 
 
@@ -129,6 +131,14 @@ def test_an_unreachable_node_is_reported_and_the_others_are_cleaned(stop, world)
     assert (caught.value.exit_code, caught.value.node) == (1, "beta")
     assert "sparkcluster down INVENTORY   to retry" in caught.value.hint
     assert cluster.facts["alpha"].ranks == ()
+
+
+def test_a_node_that_went_silent_gets_the_command_once():
+    changer = Changer(Fleet({}), "atlas", "~/s", {}, operation="down")
+    silent = changer.left(HostSilent("alpha did not answer for 60 s", node="alpha"))
+    with pytest.raises(StopError) as caught:
+        stop_on_failures({"alpha": silent}, "down")
+    assert caught.value.hint == "sparkcluster down INVENTORY   to retry"
 
 
 @pytest.fixture

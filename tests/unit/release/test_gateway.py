@@ -202,7 +202,7 @@ def test_an_image_that_cannot_run_the_gateway_is_refused_with_the_smallest_that_
     nodes.others = [{**has, "reference": "large", "size_bytes": 9}, {**has, "reference": "slim", "size_bytes": 5}]
     with pytest.raises(UsageError, match="lacks aiohttp") as caught:
         nodes.ensure()
-    assert "write image: slim under gateway" in caught.value.hint
+    assert "set gateway.image to slim" in caught.value.hint
     assert nodes.did("alpha") == []
 
 

@@ -86,7 +86,7 @@ def test_an_invalid_verification_names_the_key_and_the_line_to_write(verified, k
     [
         ("!" * 40, {}, HINTS["garbage"]),
         ("!" * 40, {"expect": "204"}, HINTS["garbage"]),
-        ("It is 203.", {"expect": "204"}, "verify.expect in the playbook says what it must match"),
+        ("It is 203.", {"expect": "204"}, "the answer must match verify.expect in the playbook"),
         ("", {"max_tokens": 64}, "raise verify.max_tokens in the playbook above 64"),
     ],
 )

@@ -61,11 +61,17 @@ def test_unreleased_memory_and_leftovers_in_dev_shm_are_reported(wait):
     assert {node for node, _ in report.doing} == {"alpha", "beta"}
     warning, hint = report.notes
     assert warning == (
-        "warning: beta: /dev/shm/psm_1a2b is left, 2.15 GB of root; /dev/shm/a;$b is left, 2.15 GB of root; "
+        "warning: beta: /dev/shm/psm_1a2b was not removed (2.15 GB, owner root); "
+        "/dev/shm/a;$b was not removed (2.15 GB, owner root); "
         "33.6 GB not freed 60 s after its rank ended"
     )
     assert "sudo rm /dev/shm/psm_1a2b '/dev/shm/a;$b'; " in hint
-    assert hint.endswith("reboot it")
+    assert hint.endswith("reboot the node")
+
+
+def test_files_alone_are_no_reason_to_reboot(wait):
+    notes = wait({"a": [rank()]}, a=[{"missing_bytes": 0, "waited_s": 0, "shm": [LEFT]}])[0].notes
+    assert notes[1] == "hint: on a: if sudo fuser -v /dev/shm/psm_1a2b shows no program: sudo rm /dev/shm/psm_1a2b"
 
 
 @pytest.mark.parametrize(
