@@ -73,7 +73,7 @@ def measure(fleet: Fleet, spec: Spec, job: Job, report: Report, *, change: str =
         SparkclusterError: a request failed, or a node.
     """
     if importlib.util.find_spec("llama_benchy") is None:
-        raise UsageError("bench needs llama-benchy", hint="pip install 'sparkcluster[bench]'")
+        raise UsageError("bench needs llama-benchy", hint="in the clone: uv tool install --reinstall '.[bench]'")
     if spec.idle_s and job.through == "engine":
         hint = f"sparkcluster load INVENTORY {spec.model}, then add --through gateway"
         raise UsageError(f"{spec.model} is on demand and can only be measured through the gateway", hint=hint)

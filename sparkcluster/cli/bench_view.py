@@ -70,7 +70,9 @@ def page(found: Record, path: Path, playbook: Playbook | None = None) -> None:
         UsageError: the file cannot be written, or matplotlib is not installed.
     """
     if not importlib.util.find_spec("matplotlib"):
-        raise UsageError("pictures need matplotlib and jinja2", hint="pip install 'sparkcluster[bench]'")
+        raise UsageError(
+            "matplotlib and jinja2 are missing", hint="in the clone: uv tool install --reinstall '.[bench]'"
+        )
     text = pictures.html(found, kept(found.pair)[0] if found.pair else [], playbook)
     output_file.write(path, lambda file: file.write(text.encode()))
     message(f"wrote {path}")

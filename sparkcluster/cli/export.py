@@ -36,7 +36,8 @@ def run(args: argparse.Namespace) -> int:
     from sparkcluster.exit_codes import INTERRUPTED
 
     if not (find_spec("aiohttp") and find_spec("prometheus_client")):
-        raise UsageError("export and web need aiohttp and prometheus-client", hint="pip install 'sparkcluster[export]'")
+        hint = "in the clone: uv tool install --reinstall '.[export]'"
+        raise UsageError("export and web need aiohttp and prometheus-client", hint=hint)
     from sparkcluster.cli.drawing import styled
     from sparkcluster.telemetry import exposition, serve
 

@@ -75,7 +75,7 @@ def _text(args: argparse.Namespace) -> tuple[str, str]:
 
     if (args.file is None) == (args.container is None) or (args.node and args.file):
         hint = "sparkcluster import FILE, or sparkcluster import --container NAME --node HOST"
-        raise UsageError("give either FILE or --container", hint=hint)
+        raise UsageError("give either FILE or --container; --node needs --container", hint=hint)
     if args.container is not None:
         return args.container, _inspected(args)
     if args.file == "-":

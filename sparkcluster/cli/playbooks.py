@@ -22,11 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     option(parser, "model MODEL?", "with NAME new: write a playbook for this repository or directory")
     option(parser, "--all", "list every playbook, and the overlays (default: one per model)")
     option(parser, "--sparks N", "list playbooks that N Sparks can serve; with NAME, show it for N Sparks", at_least(1))
-    option(
-        parser,
-        "--for PURPOSE",
-        "list playbooks for a purpose, such as coding; an unknown PURPOSE is an error that lists all purposes",
-    )
+    option(parser, "--for PURPOSE", "list playbooks for a purpose, such as coding; any other word lists the purposes")
     option(parser, "--sort KEY", "speed: fastest first (default: by name)", choices=("name", "speed"), default="name")
     option(parser, "--measured", "with NAME: also list bench runs of it on this machine")
     option(parser, "--config PATH", "with new: directory of MODEL, or its config.json (default: from the hub)", Path)

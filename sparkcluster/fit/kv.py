@@ -145,7 +145,7 @@ def _divides(config: ModelConfig, engine: EngineSettings) -> None:
         also = " or a multiple" if "KV" in uneven[0] else ""
         raise UsageError(
             f"{uneven[0]} of {config.name} cannot be divided among {ranks} ranks",
-            hint=f"set tensor_parallel in the playbook to a divisor{also}",
+            hint=f"use a divisor{also}: as tensor_parallel, and as the number of Sparks in a group",
         )
 
 

@@ -49,7 +49,7 @@ def playbook(start: Start) -> Made:
         notes += [] if mounted else [f"{shown(problem)}: write model.id, or its path on the nodes as model.path"]
     model |= {key: served.keys.pop(key) for key in ("file", "files") if key in served.keys}
     if not box.image and not served.keys.get("image"):
-        notes.append("no image: write image: NAME, or runtime: {kind: process} in the inventory")
+        notes.append("no image: add image: NAME to this playbook, or runtime: {kind: process} to the inventory")
     if box.image and start.importer.IMAGE_PROBLEM and start.importer.is_entrypoint(box.image):
         notes.append(f"the image {shown(box.image)} {start.importer.IMAGE_PROBLEM}")
     revision = served.keys.pop("revision", None)

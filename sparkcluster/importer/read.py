@@ -144,7 +144,7 @@ def _validated(text: str, source: str) -> None:
         problems = list(error.problems)
     for first in problems[:1]:
         problem = f"{source} cannot be converted to a valid playbook: {first.summary}"
-        raise UsageError(problem, hint=first.hint or "remove it from the text")
+        raise UsageError(problem, hint=first.hint or "remove it from the text, or change --name")
 
 
 _READ = {"shell": script.read, "data": recipe.data, "page": page.read, "unit": unit.read, "inspected": inspected.read}

@@ -59,8 +59,7 @@ def chosen(starts: list[Start], found: Commands, run: Shell, about: Text) -> Mad
     others = [each for each in starts if each is not start and each.what != start.what]
     if start.conditions and others:
         why, lines = start.conditions[-1], ", ".join(str(each.line) for each in (start, *others))
-        hint = "import only the command that you want"
-        raise run.fault(why.line, f"`{why.text}` decides which engine starts (lines {lines})", hint)
+        raise run.fault(why.line, f"`{why.text}` decides which engine starts (lines {lines})", "import one command")
     try:
         refuse_unknown(start, run)
         document, notes = playbook(start)
@@ -70,7 +69,8 @@ def chosen(starts: list[Start], found: Commands, run: Shell, about: Text) -> Mad
         raise run.fault(start.line, error.message, error.hint or "copy the complete command") from None
     notes += [f"only the first engine is imported, not the engine on line {other.line}" for other in others]
     for why in dict.fromkeys(start.conditions):
-        notes.append(f"line {why.line}: imported as if `{why.text}` were {'true' if why.holds else 'false'}")
+        so = "ran once" if why.text.startswith(("for ", "while ", "until ")) else f"were {str(why.holds).lower()}"
+        notes.append(f"line {why.line}: imported as if `{why.text}` {so}")
     own = [box.image for box in found.containers.values()]
     for _, words in found.others:
         if not (start.container and start.container.image in words and start.container.image in own):

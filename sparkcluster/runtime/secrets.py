@@ -155,7 +155,8 @@ def api_key(spec: Spec) -> str:
 def _key(source: ApiKey, called: str, make: str) -> str:
     """The value of a key; ``called`` is its name in messages, ``make`` the hint that creates its file."""
     if source.env:
-        return _from_environment(source.env, f"the inventory reads the {called} from it")
+        more = f"; or {MAKE} --file FILE   makes one" if make == MAKE else ""
+        return _from_environment(source.env, f"the inventory reads the {called} from it", more)
     path = Path(str(source.file)).expanduser()
     try:
         key = path.read_text(encoding="utf-8").strip()
@@ -169,9 +170,9 @@ def _key(source: ApiKey, called: str, make: str) -> str:
     return key
 
 
-def _from_environment(name: str, why: str) -> str:
+def _from_environment(name: str, why: str, more: str = "") -> str:
     value = os.environ.get(name, "")
     if not value or not value.isprintable():  # used in a line of an env file, and in an HTTP header
         problem = "is not one line of text" if value else "is not set"
-        raise UsageError(f"{name} {problem}, but {why}", hint=f"export {name}=VALUE")
+        raise UsageError(f"{name} {problem}, but {why}", hint=f"export {name}=VALUE{more}")
     return value

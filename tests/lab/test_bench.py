@@ -132,7 +132,7 @@ def test_an_impossible_measurement_display_or_comparison_is_refused_in_one_sente
     (tmp_path / "sitecustomize.py").write_text(MASKED)
     first = bench.kept()[0]["id"]
     for words, env, said in (
-        ([bench.inventory], {"PYTHONPATH": f"{tmp_path}:{ROOT}"}, "pip install 'sparkcluster[bench]'"),
+        ([bench.inventory], {"PYTHONPATH": f"{tmp_path}:{ROOT}"}, "uv tool install --reinstall '.[bench]'"),
         ([bench.inventory, "--profile", "fast"], {}, "quick"),
         ([bench.inventory, "--through", "gateway"], {}, "has no gateway"),
         (["show", "../../x"], {}, "there is no run ../../x"),

@@ -392,5 +392,5 @@ def test_without_the_extra_the_error_says_what_to_install(serving, monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "llama_benchy" else found(name))
     with pytest.raises(UsageError) as caught:
         measure(fleet, site.spec, Job(), AnsweringReport())
-    assert caught.value.hint == "pip install 'sparkcluster[bench]'"
+    assert caught.value.hint == "in the clone: uv tool install --reinstall '.[bench]'"
     assert not fleet.hosts["alpha"].calls

@@ -93,4 +93,4 @@ def test_an_impossible_export_is_one_error_line_before_any_node_is_contacted(run
     monkeypatch.setattr(importlib.util, "find_spec", lambda name, *_: None if name == "aiohttp" else known(name))
     for name in ("export", "web"):
         code, _, err = run(name)
-        assert (code, "pip install 'sparkcluster[export]'" in err) == (2, True)
+        assert (code, "uv tool install --reinstall '.[export]'" in err) == (2, True)

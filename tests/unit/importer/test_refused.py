@@ -58,7 +58,7 @@ SHELL = [
     ("$CMD org/m", "`$CMD org/m` may start vLLM", "--define CMD=VALUE"),
     ("eval vllm serve org/m\nvllm serve org/b", "x.sh:1: `eval vllm serve org/m` may start vLLM", "vllm serve line alone"),
     ("serve() { printf 'vllm serve %s' org/m; }\ndocker exec node bash -c \"$(serve 2)\"", "x.sh:2: ", "alone"),
-    ("if [ -e a ]; then vllm serve org/a; else\nvllm serve org/b; fi", "x.sh:1: `[ -e a ]` decides which engine starts", "import only the command"),
+    ("if [ -e a ]; then vllm serve org/a; else\nvllm serve org/b; fi", "x.sh:1: `[ -e a ]` decides which engine starts", "import one command"),
     ("bash <<EOF\nvllm serve org/m\nEOF", "x.sh:1: here-documents are unsupported", "save its text to a file"),
     ("cat > x.sh <<EOF\nvllm serve org/m\nEOF", "x.sh:1: here-documents are unsupported", "import that file"),
     ("vllm serve org/m > log --seed 1", "x.sh:1: this cannot be parsed", "an argument after a redirection"),
@@ -238,7 +238,7 @@ def test_the_import_command(tmp_path, capsys, monkeypatch):
     assert main(["import", "-", "-o", "-", "--define", "M=org/m"]) == 0
     printed = capsys.readouterr()
     assert "id: org/m" in printed.out
-    assert "to check\n  no image: write image: NAME" in printed.err
+    assert "to check\n  no image: add image: NAME" in printed.err
     assert "next: save it as FILE, then sparkcluster lint FILE\n" in printed.err
 
 

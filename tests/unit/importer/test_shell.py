@@ -145,6 +145,8 @@ def test_a_branch_without_effect_on_the_command_is_ignored():
 def test_a_condition_that_decides_about_the_engine_is_noted():
     made = convert("if docker ps | grep -q x; then\n  echo runs\nelse\n  vllm serve org/m\nfi", "x.sh")
     assert "line 1: imported as if `docker ps | grep -q x` were false" in made.notes
+    made = convert("for i in 1 2; do vllm serve a/b; done", "x.sh")
+    assert "line 1: imported as if `for i in 1 2; do vllm serve a/b; done` ran once" in made.notes
 
 
 @pytest.mark.parametrize(

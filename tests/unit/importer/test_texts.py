@@ -59,7 +59,7 @@ def test_a_launch_script_becomes_its_playbook(expected, case):
     assert made.document == case["playbook"]
     assert parse(made.text, "x").data == case["playbook"]
     untold = [part for part in case["notes"] if not any(part in note for note in made.notes)]
-    expected_notes = [*case["notes"], *([] if "image" in case["playbook"] else ["no image: write image: NAME"])]
+    expected_notes = [*case["notes"], *([] if "image" in case["playbook"] else ["no image: add image: NAME"])]
     unexpected = [note for note in made.notes if not any(part in note for part in expected_notes)]
     assert (untold, unexpected) == ([], [])
     assert convert(text.replace("\n", "\r\n"), path.name, **choices).text == made.text
