@@ -281,7 +281,9 @@ def lease(machine: Machine, state_dir: str, cluster: str, kind: str = "cluster")
 
 
 def staging(machine: Machine, state_dir: str, cluster: str) -> dict[str, Any] | None:
-    """Like ``lease`` for staging, and whether a job of this cluster is running, whether followed or not.
+    """Like ``lease`` for staging, with ``at_work``: whether a build, download, pull or copy of the cluster is running.
+
+    These continue when the operator's connection is lost.
 
     Raises:
         Unreadable: the record is invalid.
@@ -289,7 +291,7 @@ def staging(machine: Machine, state_dir: str, cluster: str) -> dict[str, Any] | 
     found = lease(machine, state_dir, cluster, "staging")
     if found is None:
         return None
-    folders = [state_dir + "/downloads", state_dir + "/pulls", common.cluster_dir(state_dir, cluster) + "/staging"]
+    folders = [*map((state_dir + "/").__add__, ("builds", "downloads", "pulls", "clusters/%s/staging" % cluster))]
     jobs = ["%s/%s" % (folder, name) for folder in folders for name in machine.names(folder)]
     ours = [job for job in jobs if common.read_json(machine.at(job + "/state.json")).get("cluster") == cluster]
     return {**found, "at_work": any(common.is_locked(machine.at(job + "/lock")) for job in ours)}

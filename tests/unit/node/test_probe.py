@@ -108,6 +108,18 @@ def test_the_staging_lease_is_read_in_addition_to_the_cluster_lease(make_machine
     assert storage.lease(machine, "/state", "pair", "staging") == {"epoch": 2, "held": False, "operator": "ann"}
 
 
+@pytest.mark.parametrize("folder", ["builds", "downloads", "pulls", "clusters/pair/staging"])
+def test_a_job_that_outlives_its_operator_is_reported_to_its_cluster(make_machine: Any, folder: str) -> None:
+    lease, job = {"epoch": 2, "operator": "ann"}, f"state/{folder}/0123"
+    leases = {f"state/clusters/{cluster}/staging.json": lease for cluster in ("pair", "other")}
+    machine = make_machine({"files": {**leases, f"{job}/state.json": {"cluster": "pair"}, f"{job}/lock": ""}})
+    with Path(machine.at(f"/{job}/lock")).open("rb") as holder:
+        fcntl.flock(holder, fcntl.LOCK_EX)
+        assert storage.staging(machine, "/state", "pair") == {**lease, "held": False, "at_work": True}
+        assert storage.staging(machine, "/state", "other") == {**lease, "held": False, "at_work": False}
+    assert storage.staging(machine, "/state", "pair") == {**lease, "held": False, "at_work": False}
+
+
 def test_ranks_of_another_cluster_are_read_with_their_release(make_machine: Any) -> None:
     lease = {"epoch": 2, "operator": "ann"}
     machine = make_machine({"files": {"state/clusters/other/lease.json": lease}})
