@@ -62,7 +62,9 @@ class Job:
 
 
 def measure(fleet: Fleet, spec: Spec, job: Job, report: Report, *, change: str = "", seed: int | None = None) -> Record:
-    """Run ``job``; the record is saved after each cell, and whatever happens.
+    """Run ``job``; the record is saved after each cell, and at the end even if the run failed.
+
+    Nothing is saved before the first cell is measured.
 
     In an A/B test, ``change`` distinguishes B from A, and ``seed`` selects the same prompts for all runs. The returned
     record is already saved; after adding to it (``pair``, ``answers``), save it again with ``record.save``.
@@ -263,7 +265,7 @@ class _Run:
         last = counts[-1][1]
         moved_s = next((at_s for at_s, each in reversed(counts) if each != last), began_s)
         still_s = self.sampler.now_s() - max(began_s, moved_s)
-        # unreadable counters mean neither
+        # unreadable counters show neither waiting requests nor a stall
         if any(last.values()) and still_s >= self.stall_s:
             why = f"no counter of the engine has moved for {still_s:.0f} s while requests wait"
             raise NotServing(why, node=self.record.nodes[0], step="measure", hint="sparkcluster doctor INVENTORY")

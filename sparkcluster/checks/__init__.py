@@ -44,7 +44,7 @@ for _module in pkgutil.iter_modules(__path__, f"{__name__}."):
 def run_checks(spec: Spec, facts: Mapping[str, Facts], topology: Topology) -> list[Finding]:
     """Findings of all checks that need only spec and facts, errors first; ``allow`` and ``ignore`` lower severities.
 
-    With the topology ``EMPTY``, each node is checked by itself.
+    With the topology ``EMPTY``, each node is checked individually.
     """
     return run_stage(Context(spec, facts, topology), ("written", "facts"))
 

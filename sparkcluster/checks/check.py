@@ -364,7 +364,7 @@ def unread(context: Context, checks: Iterable[Check]) -> Iterator[Finding]:
 _TABLES = tomllib.loads(Path(__file__).with_name("pages.toml").read_text(encoding="utf-8"))
 MERGED: dict[str, str] = _TABLES["merged"]
 """Old codes and their replacements. ``ignore`` and ``allow`` accept both, except for codes that protect against hostile
-playbooks: consent is asked for by the new code."""
+playbooks: for these, only the new code counts as consent."""
 
 
 def without_check() -> Iterator[Page]:

@@ -87,7 +87,7 @@ def _by_sockets(cluster: RunningCluster, node: str) -> str | None:
     remedy=(on_node("sudo systemctl restart nvidia-cdi-refresh"), AGAIN),
 )
 def gpu_lost(cluster: RunningCluster) -> Iterator[Seen]:
-    """A container loses its GPU by `systemctl daemon-reload` or a stale CDI specification, a host by a GPU failure.
+    """`systemctl daemon-reload` or a stale CDI specification removes a container's GPU; a GPU failure, the host's.
 
     In the first case nvidia-smi on the host works, so it is run in the container; the second case is in the kernel log.
     Such kernel lines are a warning if the GPU and the model answer again.

@@ -73,8 +73,7 @@ def clock(sent_s: float, received_s: float, reported_s: float, probe_s: float) -
     """How far a node's clock is ahead, and the maximum error of that; both in seconds.
 
     The node read its clock when the probe started, between ``sent_s`` and ``probe_s`` seconds before ``received_s``.
-    The
-    middle of that interval is wrong by half its length at most.
+    The middle of that interval is wrong by half its length at most.
 
     Args:
         sent_s: this machine's clock right before the probe was sent.
@@ -153,8 +152,7 @@ def inspect_images(fleet: Fleet, spec: Spec, facts: dict[str, Facts], *, kept: P
     """Read the content of images that are not cached yet: takes seconds, once per image.
 
     ``kept`` is a directory on this machine that caches results, so that nothing is written on a node; None caches on
-    the
-    nodes. A node's answer about an image is cached for that node only, since any node can claim an image ID.
+    the nodes. A node's answer about an image is cached for that node only, since any node can claim an image ID.
     """
     images = {
         name: image for name, node_facts in facts.items() if (image := read(node_facts.image)) and image.inside is None

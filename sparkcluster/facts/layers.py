@@ -13,8 +13,7 @@ def shared(image: Image, receivers: Sequence[Facts]) -> dict[str, str]:
     """Layers of ``image`` (diff IDs) that all ``receivers`` have, in the format of ``node.image_files``.
 
     The value is the SHA-256 of the layer's file, as containerd's store needs it; empty if all receivers have the layer
-    in
-    Docker's own store, which identifies it by content.
+    in Docker's own store, which identifies it by content.
     """
     common = dict.fromkeys(image.layers, "")
     for receiver in receivers:

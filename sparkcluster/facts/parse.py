@@ -25,8 +25,7 @@ def readings(kind: type[AnyFact], node: str, step: str, document: dict[str, Any]
     """Facts of ``kind`` from the output of ``node`` during ``step``.
 
     A value of an unexpected shape, for example from an unusual version of a tool, becomes Unread; the others are kept.
-    A
-    field that cannot be Unread gets its default.
+    A field that cannot be Unread gets its default.
 
     Raises:
         CommandFailed: the document is not of this kind; the message names the first invalid field.

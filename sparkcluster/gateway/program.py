@@ -19,7 +19,7 @@ from sparkcluster.gateway.schedule import Unavailable
 from sparkcluster.gateway.serve import WATCH_S, Gateway, session
 
 FILE_S = 1.0
-"""How often it reads its file, and retries to listen."""
+"""How often it reads its file, and retries listening."""
 
 
 def main(argv: list[str]) -> None:

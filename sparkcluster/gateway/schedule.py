@@ -108,8 +108,8 @@ class Request:
 def no_room(name: str, running: Collection[str], models: Mapping[str, Model], room: int) -> str | None:
     """Why the on-demand model ``name`` does not fit in addition to ``running`` and always-on models; None if it does.
 
-    On a node with an unknown size only one on-demand model runs at a time; ``up`` has tested each beside the always-on
-    models.
+    On a node with an unknown size only one on-demand model runs at a time; ``up`` has tested each together with
+    the always-on models.
     """
     for node in models[name].sizes:
         here = [each for each in models.values() if node in each.sizes]

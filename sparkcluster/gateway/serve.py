@@ -223,7 +223,7 @@ class Gateway:
         return await exchange.write(b"")
 
     async def _ask(self, request: web.BaseRequest, ticket: Request, body: Body) -> aiohttp.ClientResponse:
-        """The begin of an engine's answer; tries another engine if one cannot be reached or is full."""
+        """The beginning of an engine's answer; tries another engine if one cannot be reached or is full."""
         headers, engine_key = _only(request.headers, _SENT), self._keeper.config.engine_key
         headers["Content-Length"] = str(len(body.read))
         if engine_key:

@@ -14,7 +14,8 @@ from typing import ClassVar, Self
 from sparkcluster.errors import CommandFailed, CommandTimeout, HostLost
 from sparkcluster.hosts.quote import shown
 
-# Limits on the output of a command, on a line that is a document, and on any other line; beyond them it is ended.
+# Limits on the output of a command, on a line that is a document, and on any other line; a command that exceeds one is
+# ended.
 OUTPUT_BYTES, DOCUMENT_BYTES, LINE_BYTES = 64_000_000, 16_000_000, 1_000_000
 SILENT_S = 60.0
 """A node that is silent for longer is treated as lost; a node releases a lease that gets no heartbeat for longer."""
@@ -64,7 +65,7 @@ class Closing(abc.ABC):
 
 
 class Stream(Closing):
-    """A running command on a node; closing it sends SIGTERM, and SIGKILL a second later."""
+    """A running command on a node; closing it sends ``stop``, or else SIGTERM and a second later SIGKILL."""
 
     _broken: ClassVar[tuple[type[Exception], ...]]
     """Exceptions that reading and writing raise if the connection or pipe is closed."""

@@ -108,10 +108,8 @@ def is_here(target: SshTarget, *, explicit_port: bool = False) -> bool:
     """Whether ``target`` is this machine and the current user.
 
     DNS answers do not count: any machine in the network can answer an mDNS query with a loopback address. Three kinds
-    of
-    target are reached by SSH in any case: an address behind a jump host, which is in another network; a loopback
-    address
-    or name with an explicit port, which is a tunnel; and another user, who has another home and other rights.
+    of target are reached by SSH in any case: an address behind a jump host, which is in another network; a loopback
+    address or name with an explicit port, which is a tunnel; and another user, who has another home and other rights.
     """
     if target.jump is not None or target.proxy_command or target.user != getpass.getuser():
         return False

@@ -42,8 +42,7 @@ class Fleet(Closing):
         """Call ``function`` for all nodes (or ``names``) at the same time; return each node's result or error.
 
         Any exception other than a SparkclusterError is a bug; it is raised once all calls have ended. A node that has
-        not
-        ended after ``limit_s`` seconds gets CommandTimeout; its thread runs on until its own time-outs.
+        not ended after ``limit_s`` seconds gets CommandTimeout; its thread runs on until its own time-outs.
         """
         return self.start(function, names).wait(limit_s)
 

@@ -67,8 +67,7 @@ class Prompts(Protocol):
     """Asks the operator about node ``name``, one question at a time.
 
     ``target`` is the machine that asks: the node or a jump host. Called from the connecting threads. An exception
-    raised
-    here, KeyboardInterrupt included, is raised in the thread that waits for them.
+    raised here, KeyboardInterrupt included, is raised in the thread that waits for them.
     """
 
     def host_key(self, name: str, target: SshTarget, kind: str, fingerprint: str) -> bool:
@@ -84,8 +83,8 @@ class Login:
     Keys are tried in OpenSSH's order: the inventory's, the agent's, then the files of ssh_config. ``prompts`` is asked
     about an unknown host key and for a password. An accepted password is kept in memory, for ``target`` only. The
     connection is closed during a question, since sshd ends connections without a login after its LoginGraceTime; the
-    time
-    to answer does not count towards ``target.connect_timeout_s``. The next connection checks the key that was accepted.
+    time to answer does not count towards ``target.connect_timeout_s``. The next connection checks the key that was
+    accepted.
     """
 
     def __init__(self, name: str, target: SshTarget, prompts: Prompts | None = None) -> None:

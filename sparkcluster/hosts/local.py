@@ -97,7 +97,7 @@ class _LocalStream(Stream):
         return HostLost(f"{self.task} on {self.name} closed its input", node=self.name, step=self.task)
 
     def close(self) -> None:
-        """Make the command exit; a second later, kill its process group with SIGKILL."""
+        """Make the command exit; after 1 s (2 s with ``stop``), kill its process group with SIGKILL."""
         if self._process.poll() is None:
             if self.stop:
                 with contextlib.suppress(*self._broken):

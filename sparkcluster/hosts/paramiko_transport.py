@@ -64,8 +64,7 @@ class Transport(paramiko.Transport):
     """A transport that keeps ``exit-signal``, and sends no input to a command that has ended.
 
     paramiko releases the channel's lock before it sends input. If input arrives for a channel that both sides have
-    closed,
-    sshd ends the whole connection.
+    closed, sshd ends the whole connection.
     """
 
     _channel_handler_table: ClassVar[Any] = {

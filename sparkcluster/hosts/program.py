@@ -65,7 +65,10 @@ _IMPORT = re.compile(r"^ *from sparkcluster\.(?:node|gateway)(?:\.(\w+) import| 
 
 @functools.cache
 def source(module: str, engine: str = "", package: str = "node") -> str:
-    """Source of ``sparkcluster.node.<module>``; for ``engine``, the ``node.py`` in the engine's directory, if any."""
+    """Source of ``sparkcluster.<package>.<module>``.
+
+    For module ``engine``, the ``node.py`` of the inference engine ``engine``, if it has one.
+    """
     if module == "engine" and engine:
         engine_program = importlib.resources.files(f"sparkcluster.engines.{re.sub('[.-]', '_', engine)}") / "node.py"
         if engine_program.is_file():
@@ -190,8 +193,7 @@ class Conversation(Closing):
     """A running program ``module`` of ``sparkcluster.node`` on ``host``, which exits when its input is closed.
 
     ``silence_s`` is how long it may print nothing. ``within_s`` is how long it may take in total, from the first call
-    of
-    ``answer``. A subclass may accept only shorter documents.
+    of ``answer``. A subclass may accept only shorter documents.
     """
 
     line_bytes = DOCUMENT_BYTES

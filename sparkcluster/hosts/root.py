@@ -1,4 +1,4 @@
-"""Runs a script as root on a host, whose user must be root or may use sudo.
+"""Runs a script as root on a host, whose user must be root or be allowed to use sudo.
 
 The password is sent to sudo by standard input. The rest is sent only once root's shell reports that it runs: sudo
 asks for the password up to three times and would read the next lines as passwords.
@@ -82,7 +82,7 @@ def as_root(argv: Sequence[str], sudo: Sudo) -> list[str]:
 
 
 def stream_as_root(host: Host, script: bytes, *, sudo: Sudo, password: str | None = None, task: str) -> Stream:
-    """Start the POSIX shell ``script`` (text) as root, once all of it has arrived; it gets no input.
+    """Start the POSIX shell ``script`` as root, once all of it has arrived; it gets no input.
 
     ``password`` is the password of the host's user; ``task`` is for messages.
 

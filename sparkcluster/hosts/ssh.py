@@ -25,8 +25,7 @@ class SshHost(Host):
     """A machine with an sshd. Connects at first use; if connecting fails, it is not retried until ``renew``.
 
     ``jump`` is the host of ``target.jump`` if several nodes share it. ``prompts`` asks the operator, also about the
-    jump
-    host; without it no questions are asked.
+    jump host; without it no questions are asked.
     """
 
     def __init__(

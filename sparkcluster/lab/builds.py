@@ -44,8 +44,7 @@ def load(
     """Give every Spark of a lab, or the first ones, a build of its image with variables and executable files.
 
     ``changes`` are changes to the image's configuration, such as its ``User``. Each build has a separate layer, so
-    builds
-    with different names are different images.
+    builds with different names are different images.
 
     Returns:
         Its reference.

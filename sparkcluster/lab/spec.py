@@ -179,10 +179,8 @@ class LabSpec:
     """All virtual Sparks of a lab and their cabling.
 
     ``pairs``: direct cables between the first two, the next two and so on, each pair with the same addresses.
-    ``crossed``:
-    two cables between two Sparks, each from port 0 of one to port 1 of the other. ``bare``: Sparks in factory state,
-    whose
-    rails have only the addresses in their specs.
+    ``crossed``: two cables between two Sparks, each from port 0 of one to port 1 of the other. ``bare``: Sparks in
+    factory state, whose rails have only the addresses in their specs.
     """
 
     sparks: tuple[SparkSpec, ...]
@@ -193,10 +191,9 @@ class LabSpec:
         """Rail of each cabled interface of Spark number ``index``, by factory name.
 
         On a switch or a direct cable, the first cabled port has rails 0 and 1 and a second one rails 2 and 3, whichever
-        ports
-        these are. In a ring, the cable from port 1 of Spark c to port 0 of the next Spark has rails 2c and 2c+1. The
-        first pair
-        has rails 0 to 3, the next pair 4 to 7, and so on. Crossed cables are numbered by the ports of the first Spark.
+        ports these are. In a ring, the cable from port 1 of Spark c to port 0 of the next Spark has rails 2c and 2c+1.
+        The first pair has rails 0 to 3, the next pair 4 to 7, and so on. Crossed cables are numbered by the ports of
+        the first Spark.
         """
         found: dict[str, int] = {}
         cabled = self.sparks[index].cabled
@@ -218,10 +215,8 @@ class LabSpec:
         """The wire of each cabled interface of Spark number ``index``: the switch, or a cable.
 
         A broadcast on a wire reaches everything on it, on bare Sparks as on real ones: both twins of the port at the
-        other end
-        of a cable, or every port on the switch. Linux then also answers ARP for an address of one twin from the other
-        twin. In
-        a ready lab each rail is a separate wire, so that it is certain which twin a frame takes.
+        other end of a cable, or every port on the switch. Linux then also answers ARP for an address of one twin from
+        the other twin. In a ready lab each rail is a separate wire, so that it is certain which twin a frame takes.
         """
         if not self.bare:
             return {name: f"rail{rail}" for name, rail in self.rails(index).items()}

@@ -18,8 +18,7 @@ def root(name: str, *, bare: bool = False) -> Path:
     """Root directory for ``machine`` or a key of ``SUITES``, read-only: the lower layer of a Spark's overlay.
 
     For ``bare`` it includes the programs of a bare Spark, and dbus, which avahi-daemon requires by a virtual package
-    that
-    debootstrap does not resolve.
+    that debootstrap does not resolve.
 
     The machine's own release needs no download.
 

@@ -161,7 +161,7 @@ def posted(
     connection, path = engine_api.connect(request["endpoint"] + path, request["first_s"])
     try:
         connection.request("POST", path, json.dumps(body).encode(), headers(request))
-        # the connection drops it when the headers ask to close it after the answer
+        # HTTPConnection clears ``sock`` if the response says Connection: close
         connected = connection.sock
         with connection.getresponse() as response:
             if response.status != 200:

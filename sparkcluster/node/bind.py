@@ -65,7 +65,7 @@ static int is_open(u32 port)
     }
 }
 
-/* Whether the name is of all addresses, with a port that may not listen there; then ``own`` is the node's. */
+/* Whether ``name`` is a wildcard address with a port that must be confined; if so, ``own`` gets the node's address. */
 static int is_confined(const u8 *name, u32 size, u8 *own)
 {
     const char *address = getenv("SPARKCLUSTER_BIND_ADDRESS");
@@ -105,7 +105,7 @@ int bind(int fd, const void *name, u32 size)
     return (int)syscall(NR_BIND, fd, copy, six ? V6_SIZE : V4_SIZE);
 }
 
-/* Unbound, a socket listens on all addresses. Bound to them in another way, it cannot be bound again: an error. */
+/* Bind a socket that was never bound: it would listen on all addresses. Fail if it is bound to them otherwise. */
 int listen(int fd, int backlog)
 {
     u8 name[V6_SIZE], own[4];
@@ -158,9 +158,8 @@ def confine(env: MutableMapping[str, str], address: str, open_ports: Iterable[in
     """Make all programs that are started with ``env`` listen on ``address`` instead of all addresses.
 
     ``env`` is changed; ``open_ports`` may listen on all addresses. The library in ``folder`` is compiled by the agent;
-    if
-    it has no effect, one is compiled in ``private``, a directory that only we can write. Returns the result in words; a
-    text that begins with ``missing:`` says that sockets are not confined.
+    if it has no effect, one is compiled in ``private``, a directory that only we can write. Returns the result in
+    words; a text that begins with ``missing:`` says that sockets are not confined.
     """
     path = os.path.join(folder, BIND_FILE)
     if not works(path, env, address):

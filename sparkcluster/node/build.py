@@ -1,7 +1,7 @@
 """Builds an image on this node from files that were sent here.
 
-The build is a job (``job``), which survives a lost connection; it changes only Docker's image store, and ends by
-itself. The request has ``do`` (run or cancel), ``reference`` (name of the new image), ``base`` (the base image),
+The build is a job (``job``), which survives a lost connection; it changes only Docker's image store, and ends
+automatically. The request has ``do`` (run or cancel), ``reference`` (name of the new image), ``base`` (the base image),
 ``folder``, the name of its ``dockerfile`` or of a ``script``, ``limit_s``, and the lease. Each reference has one job,
 in ``state_dir/builds/HASH``.
 """

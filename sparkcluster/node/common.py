@@ -171,9 +171,8 @@ def read_document(path: str) -> dict[str, Any] | None:
 def try_lock(path: str, wait_s: float = 0.5, state_dir: str | None = None) -> BinaryIO | None:
     """An open file with an exclusive flock on ``path``; None if another process holds it for ``wait_s``.
 
-    ``state_dir`` defaults to the directory two levels above. One attempt is not enough: ``is_locked`` takes a shared
-    lock
-    for an instant.
+    ``state_dir`` defaults to the directory two levels above the lock's own directory. One attempt is not enough:
+    ``is_locked`` takes a shared lock for an instant.
     """
     directory = os.path.dirname(path)
     clusters = os.path.dirname(directory)
@@ -224,7 +223,7 @@ def not_taken(lease: Lease) -> None:
     """
     last = read_json(lease_files(lease)[1])
     if last.get("epoch") != lease["epoch"] or last.get("granted") is False:
-        who = last.get("operator") or "nobody"
+        who = last.get("operator") or "an unknown operator"
         raise Refused("epoch %s is over: the lease was last requested by %s" % (lease["epoch"], who))
 
 
@@ -248,9 +247,11 @@ def changing(lease: Lease) -> Iterator[None]:
     """Hold the change lock of this node; the epoch is checked while it is held.
 
     ``order`` in the request numbers an operator's changes: a change that arrives after a later one is refused, such as
-    an
-    interrupted start after its stop.
-    Raises Refused for an old epoch or order, and Busy if another change does not end within ``wait_s``.
+    an interrupted start after its stop.
+
+    Raises:
+        Refused: the epoch or order is old.
+        Busy: another change does not end within ``wait_s``.
     """
     with change_lock(lease, lease.get("wait_s", 20.0)) as lock:
         check_epoch(lease)

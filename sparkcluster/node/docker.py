@@ -50,8 +50,7 @@ def as_root(capabilities: Sequence[str] = (), folders: Sequence[str] = ()) -> li
     """Options for a container that runs as root with only ``capabilities``, and sees only ``folders`` of the node.
 
     Never DAC_READ_SEARCH: it permits open_by_handle_at, which reads any file of the node (CVE-2015-3627). Missing
-    folders
-    are created.
+    folders are created.
     """
     options = ["--network", "none", "--user", "0:0", "--read-only", "--security-opt", "no-new-privileges"]
     options += ["--log-driver", "none", "--cap-drop", "ALL"]

@@ -30,8 +30,7 @@ def recorded(request: dict[str, Any], step: dict[str, Any]) -> None:
     """Update the files after a release was recorded: ``step`` has its number, and the rank's steps in ``start``.
 
     An empty ``start`` means that the rank keeps running as before; null, that it did not start and must not be
-    restarted.
-    Removes the marks of ``down`` and of a guard that gave up.
+    restarted. Removes the marks of ``down`` and of a guard that gave up.
     """
     if "start" not in step:  # recorded again, as a rollback target
         return

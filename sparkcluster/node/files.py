@@ -109,9 +109,8 @@ class Files:
     """The files of a job in ``tree``, whose root has no links in it.
 
     ``request`` has ``revision`` and its name ``ref`` for a model in the hub's cache, and ``replace``, the corrupt
-    files.
-    With ``keep`` nothing else is changed, as on a node that already had all files. ``gate`` is called before every
-    change, and may raise.
+    files. With ``keep`` nothing else is changed, as on a node that already had all files. ``gate`` is called before
+    every change, and may raise.
 
     Attributes:
         versions: how often a file was started again after wrong content.

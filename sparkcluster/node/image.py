@@ -106,8 +106,7 @@ def pullable(reference: str, digests: list[str]) -> str | None:
     """The name by digest under which any node can pull the image; None for an image from no registry.
 
     ``digests`` are Docker's RepoDigests, of every repository that the image is known by here. If the image was loaded,
-    they
-    do not include the digest of the ``reference``.
+    they do not include the digest of the ``reference``.
     """
     own, digest = repository_of(reference), reference.partition("@")[2]
     other = None if digest else next(iter(digests), None)

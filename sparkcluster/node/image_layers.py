@@ -90,8 +90,7 @@ def _by_content(machine: Machine, image: dict[str, Any]) -> list[tuple[str, int]
     """The same for Docker's own store; the sum of sizes is an upper bound.
 
     The history has the sizes in order, but does not distinguish empty layers from steps without a layer: here empty
-    layers
-    come first.
+    layers come first.
     """
     history = machine.docker_document(_path(image["id"], "history"), list) or []
     names = [diff.partition(":")[2] for diff in image["layers"]]

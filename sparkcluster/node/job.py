@@ -88,9 +88,8 @@ def run(
     """Start the job unless it is running, follow it, and return the result of ``action``.
 
     If the directory has a job with another ``what``, that job is ended first. ``order`` and each of ``lines`` are
-    orders;
-    ``report`` gets the job's reports. This program ends when the lines end, but the job does not. A caller that passes
-    ``lines`` must exit by ``os._exit``, since a thread still reads them.
+    orders; ``report`` gets the job's reports. This program ends when the lines end, but the job does not. A caller that
+    passes ``lines`` must exit by ``os._exit``, since a thread still reads them.
 
     Raises:
         Failed: ``action`` failed, or its process was ended or cancelled.

@@ -1,8 +1,9 @@
-"""Lists the files of a model on this node, with hashes. It only reads.
+"""Lists the files of a model on this node, with hashes.
 
 Used by staging and by ``preflight --hash``. As a program its request has ``root``, ``choice`` (see ``model_choice``),
 ``verify``, ``revision`` for a snapshot in Hugging Face's cache, and the lease, without which nothing is recorded. The
-controller builds the list of files of a copy from its output, so that no node decides what is written on another.
+controller builds the list of files of a copy from its output, so that no node decides what is written on another. The
+program changes nothing except, under a lease, the record of verified files.
 
 A file's SHA-256 comes from the record of verified files, or from the name of its blob in the hub's cache; small files
 without either are read. To ``verify`` a model all files are read, and compared with name and record.

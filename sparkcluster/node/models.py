@@ -3,8 +3,7 @@
 A model is a repository in Hugging Face's cache, or a directory with a record of verified files (``record``). Only files
 that staging wrote according to the record, and that are unchanged, are removed, with links to them and folders that
 become empty. A blob is kept if a user's snapshot also links to it. Playbook files (``state_dir/files/MARK``) are
-listed,
-too; all of them belong to staging.
+listed, too; all of them belong to staging.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Finds machines that answer on the QSFP ports of this node.
 
-A port without IPv4 address has the link-local IPv6 address from the kernel; a configured port has only an IPv4 address.
+A port without an IPv4 address has the link-local IPv6 address from the kernel; a configured port has only an IPv4
+address.
 """
 
 from __future__ import annotations
@@ -38,8 +39,9 @@ def neighbours(
         return []
     began = time.monotonic()
     answers = Readings(LIMIT_S)
-    # A configured port has no such address; a ping from it would wait a second in vain. A single ping, since iputils
-    # waits a second before the next; it ends with the first answer, often its own, but others arrive meanwhile.
+    # A configured port has no IPv6 address; a ping from it would wait a second in vain. A single ping, since iputils
+    # waits a second before the next; it ends with the first answer, often this node's own, but the kernel still
+    # records later ones.
     pinged = having_ipv6(machine).intersection(names)
     for name in pinged:
         argv = ["ping", "-6", "-n", "-q", "-c", "1", "-W", "1", "%s%%%s" % (_ALL_NODES, name)]

@@ -88,12 +88,9 @@ class OwnRank:
         """This node's state: ``release``, operators' ``leases`` since it was recorded, states of ``ranks`` by name.
 
         Each node counts its own leases; a lease taken on all nodes adds one on each. ``why`` is the reason why the
-        guard must
-        not change anything, or None; ``busy`` is whether that is an operator. ``delay`` is a reason that only prevents
-        a
-        start for now; ``locked`` is whether another cluster has the start lock. ``victims`` are ranks that their
-        launchers
-        killed for lack of memory, with their messages.
+        guard must not change anything, or None; ``busy`` is whether that is an operator. ``delay`` is a reason that
+        only prevents a start for now; ``locked`` is whether another cluster has the start lock. ``victims`` are ranks
+        that their launchers killed for lack of memory, with their messages.
         """
         found: Document = {"release": 0, "leases": 0, "ranks": {}, "why": None, "busy": False, "delay": None}
         found.update(victims=[], locked=False)

@@ -1,8 +1,7 @@
 """Makes complete files visible below a directory.
 
 A file arrives next to its target and is renamed to it and recorded; a user's file in its place is moved aside. The
-links
-and the ref of the hub's cache, which mark a copy as complete, come last.
+links and the ref of the hub's cache, which mark a copy as complete, come last.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Pulls an image from its registry to this node.
 
 Docker ends a pull when the connection that requested it ends, so the request comes from a job (``job``), which survives
-a lost connection of the operator. It changes only Docker's image store, and ends by itself. The request has ``do`` (run
-or cancel), ``reference``, ``tag`` (a name to give the image, or None), and the lease. Each reference has one job, in
-``state_dir/pulls/HASH``.
+a lost connection of the operator. It changes only Docker's image store, and ends automatically. The request has ``do``
+(run or cancel), ``reference``, ``tag`` (a name to give the image, or None), and the lease. Each reference has one job,
+in ``state_dir/pulls/HASH``.
 """
 
 from __future__ import annotations

@@ -174,7 +174,10 @@ def log_pieces(machine: Machine, name: str, query: str, limit_s: float | None) -
 
 
 def secrets(rank_dir: str) -> list[str]:
-    """Values of a rank's secrets, longest first; shorter ones than these may be ordinary words."""
+    """Values of a rank's secrets, longest first.
+
+    Values of fewer than 6 characters are skipped: they may be ordinary words.
+    """
     try:
         values = common.read_env_file(os.path.join(rank_dir or "/", SECRETS_FILE)).values()
     except OSError:

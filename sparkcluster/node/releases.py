@@ -26,9 +26,8 @@ def main(request: dict[str, Any], lines: BinaryIO) -> dict[str, Any]:
     """The records of the cluster in ``request``, and what is kept for a rollback.
 
     ``records``: oldest first, without unreadable ones. ``images``: the image ID of the tag of each kept release, by
-    number
-    in six digits; None if Docker does not answer or is not the ``runtime``. ``secrets``: numbers of the releases whose
-    secrets are kept. ``switch``: the document of an unfinished switch, or None.
+    number in six digits; None if Docker does not answer or is not the ``runtime``. ``secrets``: numbers of the releases
+    whose secrets are kept. ``switch``: the document of an unfinished switch, or None.
     """
     directory = _directory(request)
     records = [common.read_json(_path(directory, number, "json")) for number in _numbers(directory, "json")]
@@ -77,7 +76,7 @@ def restore_secrets(request: dict[str, Any], step: dict[str, Any]) -> None:
     found.update(step["values"])
     lacking = [name for name in step["names"] if name not in found]
     if lacking:
-        raise Failed("the secrets of release %d are gone: %s lacks %s" % (step["number"], place, ", ".join(lacking)))
+        raise Failed("the secrets of release %d are missing: %s lacks %s" % (step["number"], place, ", ".join(lacking)))
     content = "".join("%s=%s\n" % (name, found[name]) for name in step["names"])
     common.write_atomically(path, content.encode(errors="surrogateescape"))
 
@@ -114,7 +113,7 @@ def _secrets_of(request: dict[str, Any], directory: str, rank: dict[str, Any]) -
     for path in filter(os.path.exists, (own, _path(directory, int(rank["release"]), "env"))):
         with open(path, "rb") as file:
             return file.read()
-    raise Failed("the secrets of release %d are gone: %s is missing" % (rank["release"], rank["env_file"]))
+    raise Failed("the secrets of release %d are missing: %s does not exist" % (rank["release"], rank["env_file"]))
 
 
 def _prune(cluster: str, directory: str) -> None:

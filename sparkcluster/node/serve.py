@@ -36,7 +36,7 @@ _CONNECTIONS, _STRANGERS = 256, 64
 class Gate:
     """Whether a worker may write: closed while another operator has the lease.
 
-    It also limits the rate that the worker sends: ``limit_bytes_s`` over all connections.
+    It also limits the rate at which the worker sends: ``limit_bytes_s`` over all connections.
 
     Attributes:
         closings: how often it was closed.
@@ -114,7 +114,7 @@ class Server(socketserver.ThreadingTCPServer):
             line.close()
 
     def knows(self, line: socket.socket, said: str | None) -> bool:
-        """Whether a client that sent ``said`` has the token."""
+        """Whether a client that sent ``said`` has the token; also False beyond 256 clients."""
         if not hmac.compare_digest((said or "").encode(), self._expected):
             return False
         self._strangers.pop(line, None)

@@ -51,7 +51,7 @@ BIND_FILE = "bind.so"
 _COMPONENT = re.compile(r"[a-z0-9]+(?:(?:\.|__?|-+)[a-z0-9]+)*")  # part of a repository's name, as allowed by Docker
 _TAG = re.compile(r":[^/]*$")  # a colon before a slash belongs to a port
 PACKAGES = ("aiohttp", "prometheus_client")  # imported by the gateway's program
-COMPILERS = ("cc", "gcc", "clang", "tcc")  # compilers that may build it
+COMPILERS = ("cc", "gcc", "clang", "tcc")  # compilers that may build ``bind.so``
 
 # Prefixes of interfaces that lead to no other node: container networks use the same addresses on every node.
 CONTAINER_INTERFACES = ("lo", "docker", "br-", "veth", "virbr", "cni", "flannel", "cali", "podman", "lxc")

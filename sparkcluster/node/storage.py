@@ -36,8 +36,7 @@ def disks(machine: Machine, state_dir: str, cluster: str, hf_home: str, engine: 
     """Disk space for each path or its nearest existing ancestor; the last entry is for Docker's images.
 
     Leftovers of an interrupted copy of an image count as free for images, but not for weights: the next copy of an
-    image
-    resumes with them, or removes them.
+    image resumes with them, or removes them.
     """
     purposes = [("state", state_dir), ("hf_home", hf_home)]
     purposes += [] if unread(engine) else [("docker", engine["images_dir"])]
@@ -79,8 +78,7 @@ def weights(machine: Machine, model: dict[str, Any], hf_home: str) -> dict[str, 
     """The files of the model that are served (its ``choice``), in its directory or in Hugging Face's cache.
 
     Unfinished downloads (``.incomplete``) are reported only if something is missing: they also remain after a
-    successful
-    retry.
+    successful retry.
     """
     if model.get("path"):
         folder, revision, cache = common.expand(model["path"]), model.get("revision"), ""
@@ -133,7 +131,7 @@ def weights(machine: Machine, model: dict[str, Any], hf_home: str) -> dict[str, 
 
 
 def foreign(machine: Machine, cache: str, hf_home: str) -> dict[str, Any]:
-    """As ``foreign``, the first path that a download or copy must write but cannot, with its owner.
+    """Under ``foreign``, the first path that a download or copy must write but cannot, with its owner; empty if none.
 
     It is in or at ``hf_home``: a ``missing`` folder, with the owner of the parent that denies it, or an existing path.
     """

@@ -20,8 +20,7 @@ def unpack(request: dict[str, Any], step: dict[str, Any]) -> dict[str, Any]:
     """Unpack ``step["archive"]`` (compressed tar) as directory ``step["path"]``, unless it exists; remove the archive.
 
     The operator's machine built the archive from packages pinned by hash. If its hash differs from ``step["sha256"]``,
-    it
-    is removed and OSError raised.
+    it is removed and OSError raised.
     """
     archive, path = common.expand(step["archive"]), common.expand(step["path"])
     if step["sha256"] != hash_file(hashlib.sha256(), archive):

@@ -2,9 +2,9 @@
 
 The request has the lease, ``path`` below the directory ``root``, ``size`` and ``sha256``, and ``mtime`` (ns) if known.
 The answer ``{"offset": N}`` is the size that has already arrived; the input is the rest, raw. The file is written like
-a
-file from another node (``files``). The lease is checked each second: an operator who lost it cannot continue. Data that
-arrived is kept for the next run. For a ``model`` (with ``revision`` in the hub's cache) a user's file is moved aside.
+a file from another node (``files``). The lease is checked each second: an operator who lost it cannot continue. Data
+that arrived is kept for the next run. For a ``model`` (with ``revision`` in the hub's cache) a user's file is moved
+aside.
 """
 
 from __future__ import annotations

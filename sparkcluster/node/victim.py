@@ -25,8 +25,8 @@ LAST_BYTES, HASTE = 2 << 30, 4
 def is_due(below: Sequence[int], order: int) -> bool:
     """Whether the rank at position ``order`` of the victims, from 0, must end.
 
-    ``below`` has the available bytes at each reading since they are too few. A reading with more memory than the one
-    before does not count: an earlier victim is releasing it. Pure.
+    ``below`` has the available bytes at each reading since they fell below the floor. A reading with more memory than
+    the one before does not count: an earlier victim is releasing it. Pure.
     """
     waits = [after for before, after in itertools.pairwise(below) if after <= before]
     waited_s = READ_S * sum(HASTE if each < LAST_BYTES else 1 for each in waits)

@@ -73,8 +73,8 @@ def sample(machine: Machine, seen: dict[str, Any], late_s: float, errors: dict[s
 
     Args:
         machine: the node.
-        seen: stored by ``follow``; valid for ``late_s``.
-        late_s: in seconds.
+        seen: stored by ``follow``.
+        late_s: age in seconds above which ``seen`` is ignored.
         errors: from ``network.errors``.
     """
     return {

@@ -1,4 +1,4 @@
-"""A TCP connection between two nodes that starts with a proof of a token, for measurements and guards; and failures.
+"""TCP connections between nodes that start with a proof of a token, for measurements and guards; kinds of failures.
 
 One node listens on its interconnect address, the other connects. Each proves that it knows the token, which both got
 over SSH and which is never sent: the listener sends a nonce; the client answers with its own nonce and an HMAC of both;
@@ -42,7 +42,7 @@ Check = Callable[[], None]
 
 
 class Failed(programs.Failed):
-    """A copy failed; ``kind`` is for programs, the text for users."""
+    """An operation on a node failed; ``kind`` is for programs, the text for users."""
 
     def __init__(self, kind: str, text: str) -> None:
         super().__init__(text)

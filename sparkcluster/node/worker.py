@@ -2,8 +2,7 @@
 
 ``staging.order`` describes request, input and output. The worker is a separate process, which survives a lost
 connection of the operator (``job``). If another operator requests the lease, it pauses within a second, and exits
-unless
-that operator starts the same job within a minute.
+unless that operator starts the same job within a minute.
 """
 
 from __future__ import annotations
@@ -73,9 +72,9 @@ class Worker:
 
     Attributes:
         said: its report to the operator; has ``done`` when all files are here.
-        led: when its operator last held the lease (``time.monotonic``).
+        led: when the lease was last found not to be taken by another operator (``time.monotonic``).
         active: when it last had work, or an operator.
-        rested: when it last waited for nothing.
+        rested: when there was last nothing to wait for.
     """
 
     def __init__(self, request: Document, listed: Listed, own: job.Job) -> None:

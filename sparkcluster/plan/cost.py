@@ -69,7 +69,7 @@ class Difference:
 def classed(group: str, changes: Sequence[Change], missing: Collection[Class]) -> tuple[Difference, ...]:
     """``changes`` of a group by class, with their costs; ``missing`` is from ``missing_on``.
 
-    Missing files without a difference of their own make every restart a download.
+    If a node lacks files of a class that has no restarting difference here, every restart costs a download.
     """
     restarting = {change.kind for change in changes if change.restarts}
     unclaimed = set(missing) - restarting

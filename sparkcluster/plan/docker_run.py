@@ -54,11 +54,11 @@ def writable(user: str) -> list[str]:
     """Options for in-memory directories that a ``user`` other than root writes to.
 
     Docker creates parents of mounts as root, so directories between home and caches are included. ``--tmpfs`` and not
-    ``--mount type=tmpfs``, which does not allow to execute files that are compiled there.
+    ``--mount type=tmpfs``, which does not allow executing files that are compiled there.
     """
     if is_root(user):
         return []
-    paths = ("/sparkcluster", HOME, f"{HOME}/.cache", path_in_container(HF_HOME, user))
+    paths = (INSIDE, HOME, f"{HOME}/.cache", path_in_container(HF_HOME, user))
     return [word for path in paths for word in ("--tmpfs", f"{path}:exec,mode=1777")]
 
 

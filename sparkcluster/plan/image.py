@@ -30,7 +30,7 @@ def ray_directory(state_dir: str, engine: EngineFacts | None) -> str:
 
 
 def without_ray(spec: Spec, facts: Mapping[str, Facts], topology: Topology) -> dict[str, EngineFacts]:
-    """Nodes that need Ray but whose image lacks it, with the engine that it must fit.
+    """Nodes that need Ray but whose images lack it, with the engine that Ray must fit.
 
     Empty for an engine whose ranks never use Ray. An image that was not read yet is assumed to have Ray. With runtime
     ``process``, nothing is added to the user's Python.

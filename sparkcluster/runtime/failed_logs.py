@@ -55,8 +55,7 @@ def keep(place: Path, failed: Sequence[LaunchError]) -> None:
     """Write the logs of the launches in ``failed`` into ``place``, one file for each node, and the error itself.
 
     All files are readable by the user only. The reason of each error gets the path of the log that has its line.
-    Failures
-    to write are ignored.
+    Failures to write are ignored.
     """
     lines = {node: found for error in failed for node, found in error.logs.items()}
     logs = {node: place / f"{re.sub('[^A-Za-z0-9_.-]', '-', node)}.log" for node in lines}

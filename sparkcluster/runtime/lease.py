@@ -5,9 +5,8 @@ lock is also a lease, shared by all clusters of a node: only one cluster at a ti
 
 On every node a small process holds a file lock while heartbeats arrive over the operator's connection. It releases the
 lock when the connection ends, or ``TTL_S`` seconds after the last heartbeat; so a controller that was suspended, cut
-off
-or killed loses the lease. Every node counts its leases. A change carries the epoch of its node, which refuses an epoch
-that is over.
+off or killed loses the lease. Every node counts its leases. A change carries the epoch of its node, which refuses an
+epoch that is over.
 """
 
 from __future__ import annotations
@@ -74,8 +73,8 @@ class Lease(Closing):
         """Take the lease on the nodes ``names``.
 
         The first node by name is asked before the others, so that one of two operators always proceeds. If ``lost`` is
-        given,
-        nodes that could not be asked or gave a malformed answer are put into it, and the lease covers the others.
+        given, nodes that could not be asked or gave a malformed answer are put into it, and the lease covers the
+        others.
 
         Raises:
             LeaseHeld: another operator has it, or a change of the previous operator is still running; nothing was

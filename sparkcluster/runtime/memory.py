@@ -97,8 +97,7 @@ def evict_step(playbook: Playbook, facts: Facts, image: str | None) -> Step:
     """The agent's step that drops the weights of a playbook, and its ``image``, from the page cache of a node.
 
     Only if MemFree is less than the engine needs: files that stay cached need not be read from the disk again. MemFree
-    is
-    compared again after the weights are dropped, since dropping the image takes a container and so some seconds.
+    is compared again after the weights are dropped, since dropping the image takes a container and so some seconds.
     """
     memory, engine, enough = read(facts.memory), engines.engine(playbook.engine), None
     if memory and engine.takes_share(playbook):

@@ -88,8 +88,7 @@ def watch_request(ranks: Iterable[Rank | ContainerPlan], *, tail: int, **more: A
     """The request to the watch program for ``ranks``, starting with the last ``tail`` lines of their logs.
 
     ``more`` are further fields: ``follow``, whether to wait for new lines; ``since``, to skip lines before a time, by
-    the
-    node's clock in seconds since 1970.
+    the node's clock in seconds since 1970.
     """
     asked = [
         {
@@ -106,8 +105,7 @@ class Watching(Closing):
     """Watches ranks on their nodes; ``requests`` are requests to the watch program, by node.
 
     A node is given up if it was silent for ``SILENT_S``, or if its connection broke. With ``reconnect`` it is
-    reconnected
-    within that time, and its logs continue where they stopped.
+    reconnected within that time, and its logs continue where they stopped.
     """
 
     def __init__(self, fleet: Fleet, requests: Mapping[str, dict[str, Any]], *, reconnect: bool = False) -> None:

@@ -97,7 +97,7 @@ def new_text(
         "api:",
         "  host: management                # the head's LAN address; 127.0.0.1: that machine only",
         "  port: 8000",
-        "  key:                            # required from every client: who reaches the port could use the model",
+        "  key:                            # required from clients: without it, anyone who reaches the port has access",
         "    env: SPARK_API_KEY            # export SPARK_API_KEY=$(openssl rand -hex 24) before `up`; keep it",
         "",
     ]

@@ -22,7 +22,8 @@ from sparkcluster.setup.networks import Attached, IpAddress, network_of
 SERVICE = "_ssh._tcp.local."
 BROWSE_S = 3.0
 MAX_NAMES = 256
-"""Most names to resolve: counted separately for names like a Spark's and for others, so that these hide no Spark."""
+"""Maximum number of names to resolve, counted separately for names like a Spark's and for others, so that other names
+cannot crowd out Sparks."""
 
 _HOST_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\.local")
 # As posted by owners: spark-1a2b (NVIDIA), gx10-9641 and promaxgb10-5cd4 (other vendors); avahi appends -2 to a name

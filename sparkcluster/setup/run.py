@@ -103,7 +103,7 @@ def assess(
         inventory: gives the nodes and their Hugging Face cache directory.
         only: names of steps; empty for all except optional steps.
         options: names of optional steps to include.
-        keys: the public key to add on a node; None leaves authorized_keys, empty if the operator has no key.
+        keys: the public key to add on a node. None: leave authorized_keys unchanged; empty: the operator has no key.
         changing: names of the nodes that may be changed; empty for all. If another node does not answer, joint steps
             are blocked.
 
@@ -283,7 +283,7 @@ def _follow(stream: Stream, outcome: Outcome, report: Report, confirm: Callable[
             try:
                 confirm()
             except SparkclusterError as error:
-                # The node rolls back its network by itself and reports it.
+                # The node rolls back its network automatically and reports it.
                 report.note(f"{name}: {step}: not confirmed: {error.message}")
             continue
         report.progress(name, f"{step}: {event.text or event.kind}")

@@ -15,8 +15,9 @@ class Wanted:
     """Wanted state of a node.
 
     Attributes:
-        key: the operator's public key as a line of authorized_keys; empty if there is none, None to leave that file.
-        netplan: text of the netplan file; None to leave the network.
+        key: the operator's public key as a line of authorized_keys; empty if there is none.
+            None: leave that file unchanged.
+        netplan: text of the netplan file. None: leave the network unchanged.
         addresses: addresses with prefix in that text, by interface.
     """
 

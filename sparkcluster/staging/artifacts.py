@@ -40,5 +40,8 @@ def download_request(spec: Spec, facts: Facts, what: Artifact, token: str | None
 
 
 def endpoint(token: str | None) -> str | None:
-    """Address of the hub that this machine uses, if configured; a ``token`` is sent to no other."""
+    """Address of the hub to use: ``HF_ENDPOINT`` of this machine, else huggingface.co if there is a ``token``.
+
+    Else None: the node's own setting.
+    """
     return os.environ.get("HF_ENDPOINT") or (HUB_ADDRESS if token else None)

@@ -85,7 +85,10 @@ def ways(facts: Mapping[str, Facts], topology: Topology, nodes: Sequence[str], *
 
 
 def probable(facts: Mapping[str, Facts], topology: Topology, nodes: Sequence[str], *, encrypt: bool) -> tuple[Way, ...]:
-    """The connections that probably work, without a test: no rail between groups to an address that two nodes have."""
+    """The connections that probably work, without a test.
+
+    Rails between different groups are omitted if two nodes have the source's address.
+    """
     owners = Counter(address for node in nodes for address in _rails(facts, topology, node))
     return tuple(
         way
@@ -102,12 +105,10 @@ def chain(
     """The sources of each of ``nodes`` over ``found`` (tested connections), in order of preference.
 
     ``has_bytes`` is how many of ``total`` bytes each node has. Each island (nodes connected by rails in both
-    directions)
-    is a ring: the next node is a neighbour of the last one; if that has none left, of an earlier one. An island in
-    which
-    no node has everything gets it over one bridge: the best connection, if equal from and to the nodes with most bytes.
-    Each node comes after its first source, unless it has everything itself. Nodes that reach no complete node are
-    omitted.
+    directions) is a ring: the next node is a neighbour of the last one; if that has none left, of an earlier one. An
+    island in which no node has everything gets it over one bridge: the best connection; among equals, the one whose
+    source, and then target, has the most bytes. Each node comes after its first source, unless it has everything
+    itself. Nodes that reach no complete node are omitted.
     """
 
     def quality(way: Way) -> tuple[int, ...]:

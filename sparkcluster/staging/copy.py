@@ -60,13 +60,15 @@ def stage_errors(step: Step, node: str) -> Iterator[None]:
 
 
 class Done(Fact):
-    """The result of a download or copy: its bytes.
+    """The result of a download or copy.
 
-    Also: the ``seconds`` from the first to the last rename of a copy; the bytes of files that are not served; ``whole``
-        if
-    the complete repository was downloaded since the hub did not list it; ``kept``, the new path of a user's file that
-    was
-    replaced; and the ID of an image that was loaded.
+    Attributes:
+        bytes: how many were downloaded or copied.
+        seconds: of a copy, from its first byte until its last file was renamed.
+        left_out_bytes: size of the files that are not served.
+        whole: whether the complete repository was downloaded, since the hub did not list it.
+        kept: the new path of a user's file that was replaced.
+        image_id: of an image that was loaded.
     """
 
     bytes: Number = 0

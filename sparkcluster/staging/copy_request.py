@@ -25,7 +25,7 @@ class Settings:
 
     Attributes:
         encrypt: encrypt on cables too.
-        limit_bytes_s: maximum rate that each node sends.
+        limit_bytes_s: maximum rate at which each node sends.
         rates: of earlier copies of weights in this cluster, for estimates.
         image_rates: of earlier copies of images, which are mostly Docker's time.
         yes: copy an image to other nodes without asking.
@@ -46,7 +46,7 @@ class Files:
 
     Attributes:
         what: name for messages, such as ``weights``.
-        requests: request to each node's worker, whether it has all, some or none of the files.
+        requests: to the workers, one per node, including nodes that already have all files.
         files: as in ``Manifest.files``.
     """
 
@@ -59,8 +59,7 @@ def begin_request(request: Request, listen: Mapping[str, bool], files: int, sett
     """The request that starts a worker, from the node's ``request`` for the artifact; without the lease.
 
     ``listen`` are the addresses to listen on, and whether with TLS; ``files`` is the length of the list. Clients of
-    this
-    worker need ``token``. The private key of ``cert`` is kept in memory only.
+    this worker need ``token``. The private key of ``cert`` is kept in memory only.
     """
     certificate, private_key = new_key()
     return {

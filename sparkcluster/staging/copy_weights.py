@@ -59,8 +59,7 @@ def unite(run: Transfers, staging: Staging, request: RequestOf) -> tuple[str, ..
     """Copy to each node of ``staging.parts`` the files that only the other parts have.
 
     If all files together make the model complete, the other nodes get them in the same copy. In a user's directory
-    every
-    file is read first, since names do not identify content.
+    every file is read first, since names do not identify content.
 
     Returns:
         The nodes that have all these files now.

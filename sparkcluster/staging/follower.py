@@ -23,8 +23,7 @@ class Follower:
     """Starts the worker on ``host`` with ``request`` and the list of files ``content``, and follows it.
 
     ``heard`` gets the name of the node and each event, in the thread of ``run``. The program that follows on the node
-    ends
-    with the worker or with the connection.
+    ends with the worker or with the connection.
     """
 
     def __init__(

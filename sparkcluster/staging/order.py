@@ -1,7 +1,7 @@
 """The protocol between the controller and a worker: JSON documents in lines over SSH.
 
 The controller starts ``node.worker`` with ``copy_request.begin_request``. That program starts the node's worker for
-this job, or adopts a running one, and follows it. Its input are the controller's orders, its output are ``WorkerLine``
+this job, or adopts a running one, and follows it. Its input is the controller's orders, its output is ``WorkerLine``
 lines. The end of the input ends the program, not the worker.
 
 1. The controller starts on all nodes; the first lines of each input are the list of files (``files_lines``).

@@ -167,7 +167,7 @@ def no_weights(facts: Mapping[str, Facts], node: str, spec: Spec, *, why: str = 
 
 
 def check_disk_space(facts: Mapping[str, Facts], staging: Staging) -> None:
-    """Raise StageError if nodes that lack ``staging`` have no room for it, or if no source has room to send it.
+    """Raise StageError if nodes that lack ``staging`` do not have enough free space for it, or if no source has.
 
     The facts do not tell on which disk a user's directory is; for it the receiver checks.
     """
@@ -184,7 +184,10 @@ def check_disk_space(facts: Mapping[str, Facts], staging: Staging) -> None:
 
 
 def _room(facts: Facts, needed: Mapping[str, int]) -> Room:
-    """The disk with least room left, of the disks with bytes ``needed``, by purpose; purposes may share a disk."""
+    """Of the disks whose purposes are in ``needed``, the one with the least free space after the copy.
+
+    Purposes may share a disk. An empty ``Room`` if every disk has more than it needs.
+    """
     disks = [disk for disk in read(facts.disks) or () if disk.purpose in needed]
     rooms = [Room(free=0, needed=0, path="/")]
     for disk in disks:
@@ -197,8 +200,8 @@ def _room(facts: Facts, needed: Mapping[str, int]) -> Room:
 def _needed(facts: Mapping[str, Facts], staging: Staging, node: str) -> dict[str, int]:
     """Bytes that a node needs, by purpose of a disk; purposes may share a disk.
 
-    The sender of an image writes its files, and first, unless it uses containerd's store, the archive of ``docker
-    save``.
+    The sender of an image writes its files. Unless it uses containerd's store, it first writes the archive of
+    ``docker save``.
     """
     whole, left_out = staging.size_bytes or 0, staging.present.get(staging.nodes[0], 0)
     if staging.what != "image":

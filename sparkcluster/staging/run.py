@@ -113,7 +113,7 @@ def _facts(facts: dict[str, Facts], spec: Spec) -> dict[str, Facts]:
 
 
 def bring(run: Transfers, changer: Changer, stagings: Sequence[Staging]) -> StageReport:
-    """Download what no node has on one node, then copy everything to the nodes that lack it.
+    """Download to one node what no node has, then copy everything to the nodes that lack it.
 
     Raises:
         StageError: with node, cause and hint. Files that arrived are kept; the next run resumes there.
@@ -158,7 +158,7 @@ def _weights(run: Transfers, changer: Changer, staging: Staging) -> tuple[tuple[
 
 
 def _source(run: Transfers, staging: Staging) -> Staging:
-    """What is left to copy once a node has all of it.
+    """Make sure that a node has the complete artifact; return what is left to copy.
 
     Raises:
         StageError: the node did not get all of it.

@@ -1,8 +1,7 @@
 """Sends small local files to every node that lacks them.
 
 These are the playbook files that a playbook mounts, and vocabularies that an engine would download when it starts,
-which
-are downloaded once, on this machine.
+which are downloaded once, on this machine.
 """
 
 from __future__ import annotations

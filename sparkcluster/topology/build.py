@@ -26,8 +26,7 @@ def build(spec: Spec, facts: Mapping[str, Facts], *, missing: Collection[str] = 
     """Build the topology of the inventory's groups.
 
     It fails only if there is no topology; the checks report errors in it. ``missing`` are nodes without facts, which
-    are
-    skipped; the others keep their ranks. A topology with missing nodes is for checks and drawings, not for a plan.
+    are skipped; the others keep their ranks. A topology with missing nodes is for checks and drawings, not for a plan.
 
     Raises:
         PlanError: a node lacks an interface or address that its group needs.
@@ -92,8 +91,7 @@ def _one_per_subnet(links: Sequence[Link], facts: Facts) -> tuple[list[Link], tu
     """The link to use in each subnet (the first on the PCI bus), and the links that stay idle.
 
     With two links in one subnet, the kernel answers through either, and NCCL would pair them at random. NVIDIA's guide
-    for
-    switches leaves both twins in the subnet of a DHCP server.
+    for switches leaves both twins in the subnet of a DHCP server.
     """
 
     def order(link: Link) -> tuple[Any, ...]:

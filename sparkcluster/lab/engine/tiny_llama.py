@@ -41,8 +41,7 @@ def write_tiny_model(directory: Path) -> Path:
     """Write the model into ``directory`` (created if missing) and return it.
 
     Files with the correct content are not rewritten, so a second call changes nothing. Each file appears complete or
-    not
-    at all.
+    not at all.
     """
     directory.mkdir(parents=True, exist_ok=True)
     for name, content in tiny_model_files().items():

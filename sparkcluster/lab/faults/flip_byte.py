@@ -18,8 +18,7 @@ class Flips:
     """Selects the bytes to change.
 
     ``at`` counts from 0: that byte in the first connection with as many bytes; with ``every``, each ``at``-th byte of
-    every
-    connection.
+    every connection.
     """
 
     def __init__(self, at: int, *, every: bool) -> None:

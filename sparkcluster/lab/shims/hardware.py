@@ -82,8 +82,7 @@ def gid_table(function: dict[str, Any]) -> dict[int, tuple[str, int, str]]:
     """GID entries of an HCA: index to (gid, RoCE version, IPv4 address or empty).
 
     A port without a carrier has only the entries of its MAC address; with a carrier also those of its live addresses,
-    at
-    the indices of the table's layout. A second address gets the next free indices.
+    at the indices of the table's layout. A second address gets the next free indices.
     """
     link = function["link"]
     table: dict[int, tuple[str, int, str]] = {}

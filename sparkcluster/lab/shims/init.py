@@ -53,8 +53,7 @@ def dockerd_command(facts: dict[str, Any]) -> list[Any]:
     """Docker as installed by apt, or as a snap; its runtimes are in daemon.json, as on a real Spark.
 
     It runs in its own mount namespace: when it exits it unmounts everything below its directory, including the layers
-    that
-    the lab mounted there.
+    that the lab mounted there.
     """
     # For containerd's store, an explicit driver would be taken for a snapshotter.
     containerd = services.docker_settings().get("features", {}).get(services.CONTAINERD_STORE)

@@ -16,9 +16,8 @@ def fit_container(args: list[str]) -> int:
     """Adapt ``--bundle DIRECTORY`` (a new container) or ``--process FILE`` (a command in a container).
 
     Limits that this machine may not grant (it lacks CAP_SYS_RESOURCE, as many virtual machines do) are lowered to its
-    own,
-    since runc would reject them. A container on the host's network sees the Spark's /sys/class, as on a real Spark, and
-    every container its /proc/meminfo.
+    own, since runc would reject them. A container on the host's network sees the Spark's /sys/class, as on a real
+    Spark, and every container its /proc/meminfo.
     """
     option, path = args
     if option == "--bundle":

@@ -19,7 +19,7 @@ def needed(survey: Survey, _: Wanted) -> Change | None:
     top = path.parts[1:2]
     elsewhere = bool(_SYSTEM & set(top)) or (top == ("home",) and home not in path.parents)
     if elsewhere or path in (home, *home.parents):
-        return Change(found, then, blocked=f"{path} is more than a cache", hint="set hf_home in the inventory")
+        return Change(found, then, blocked=f"{path} contains more than a cache", hint="set hf_home in the inventory")
     return Change(found, then, (command("own_tree", str(path), survey.user),))
 
 

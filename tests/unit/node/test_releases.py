@@ -154,8 +154,8 @@ def test_only_files_with_secrets_are_kept_as_secrets(node, tmp_path):
         ("KEY=one\nRAY=r=1\n", ["KEY", "RAY"], {"KEY": "two"}, "KEY=two\nRAY=r=1\n"),  # the key of today
         (None, ["KEY"], {"KEY": "two"}, "KEY=two\n"),  # and nothing else
         ("KEY=one\nRAY=r\n", ["RAY"], {}, "RAY=r\n"),  # there is no secret now
-        ("RAY=r\n", ["KEY", "RAY"], {}, "the secrets of release 7 are gone"),
-        (None, ["KEY", "RAY"], {"KEY": "two"}, "the secrets of release 7 are gone"),
+        ("RAY=r\n", ["KEY", "RAY"], {}, "the secrets of release 7 are missing"),
+        (None, ["KEY", "RAY"], {"KEY": "two"}, "the secrets of release 7 are missing"),
     ],
 )
 def test_a_restarted_rank_gets_the_secrets_of_its_plan(node, kept, names, values, written):

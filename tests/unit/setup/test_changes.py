@@ -186,7 +186,7 @@ def test_a_missing_mtu_or_address_alone_is_found():
 def test_a_cache_path_that_contains_the_home_directory_is_blocked():
     change = one(bare(hf_home="/home"), "hf-cache")
     assert change
-    assert (change.commands, change.blocked) == ((), "/home is more than a cache")
+    assert (change.commands, change.blocked) == ((), "/home contains more than a cache")
 
 
 def test_an_unknown_step_is_an_error_with_the_nearest():
