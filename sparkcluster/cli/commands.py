@@ -42,7 +42,7 @@ GROUPS = {
         "fit": "calculate whether a model fits in memory, before any download",
         "import": "convert another tool's recipe or a docker run line to a playbook",
         "lint": "check inventories and playbooks without contacting a node",
-        "plan": "show what up would do: environment and commands of every node",
+        "plan": "query the nodes, and show what up would do on each",
     },
     "Try": {
         "lab": "run virtual Sparks on this machine, without hardware",

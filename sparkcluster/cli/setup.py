@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from sparkcluster.cli.common import common_flags, connect_fleet, inventory_argument, load_spec, option
+from sparkcluster.cli.common import connect_fleet, inventory_argument, load_spec, option
 from sparkcluster.cli.output import emit_json
 from sparkcluster.report import count
 
@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     option(what, "--undo", "undo what setup changed")
     option(what, "--show", "show what setup changed, when, and who ran it")
     option(parser, "--yes", "change (or undo) without asking")
-    common_flags(parser, "--verbose")
+    option(parser, "-v --verbose", "also show why each change is made; with --dry-run the scripts")
 
 
 def run(args: argparse.Namespace) -> int:
