@@ -216,7 +216,7 @@ def lease_files(lease: Lease) -> tuple[str, str, str]:
     return path + ".lock", path + ".json", path + "-change.lock"
 
 
-def not_taken(lease: Lease) -> None:
+def check_not_taken(lease: Lease) -> None:
     """Raise Refused if another operator has requested the lease since it was granted.
 
     An expired lease is accepted: work that was started under it continues.
@@ -229,7 +229,7 @@ def not_taken(lease: Lease) -> None:
 
 def check_epoch(lease: Lease) -> None:
     """Raise Refused unless the lease is held now."""
-    not_taken(lease)
+    check_not_taken(lease)
     if not is_locked(lease_files(lease)[0]):
         raise Refused("epoch %s is over: the lease expired" % lease["epoch"])
 

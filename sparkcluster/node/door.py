@@ -32,7 +32,7 @@ def main(argv: list[str]) -> None:
     """Answer the gateway until a signal arrives; config.json is in the directory ``argv[1]``."""
     directory = os.path.abspath(argv[1])
     config = common.read_json(os.path.join(directory, CONFIG_FILE))
-    lock = unit.alone(directory)  # noqa: F841 - held while it is open
+    lock = unit.lock_guard(directory)  # noqa: F841 - held while it is open
     guards = {name: Peer(**place) for name, place in config["models"].items()}
 
     class Conversation(socketserver.StreamRequestHandler):

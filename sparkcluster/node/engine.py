@@ -21,12 +21,12 @@ They run after the imports and definitions of ``interpreter``.
 """
 
 
-def built(entrypoint: list[str]) -> bool:
+def is_official(entrypoint: list[str]) -> bool:
     """Whether an image with this entrypoint is an official image of the engine."""
     return False
 
 
-def nvidia_image(labels: Iterable[str], variables: Iterable[str]) -> bool:
+def is_nvidia_image(labels: Iterable[str], variables: Iterable[str]) -> bool:
     """Whether NVIDIA built the image, by the names of its labels and variables."""
     return False
 

@@ -25,7 +25,7 @@ from sparkcluster.node.programs import Failed
 def main(argv: list[str]) -> NoReturn:
     """Run the guard with the directory ``argv[1]``: watch the group on its head, listen on its other nodes."""
     own = OwnRank(os.path.abspath(argv[1]))
-    lock = unit.alone(own.directory)  # noqa: F841 - held while it is open
+    lock = unit.lock_guard(own.directory)  # noqa: F841 - held while it is open
     own.say("guards %(cluster)s on %(node)s" % own.config)
     group = GroupGuard(own)
     listening: dict[str, wire.Greeter] = {}

@@ -97,9 +97,9 @@ def run(machine: Machine, image_id: str, words: Sequence[str], options: Sequence
 def family(config: dict[str, Any]) -> str:
     """Who built the image: ``ngc`` (NVIDIA), ``upstream`` (the engine's project), or ``other``."""
     names = {str(each).partition("=")[0] for each in config.get("Env") or []}
-    if engine.nvidia_image(config.get("Labels") or {}, names):
+    if engine.is_nvidia_image(config.get("Labels") or {}, names):
         return "ngc"
-    return "upstream" if engine.built(config.get("Entrypoint") or []) else "other"
+    return "upstream" if engine.is_official(config.get("Entrypoint") or []) else "other"
 
 
 def pullable(reference: str, digests: list[str]) -> str | None:

@@ -205,13 +205,13 @@ class Receiver:
     def _judge(self, claimed: list[int], number: int, node: str | None, sha256: str) -> None:
         """Handle a complete file with its wrong ``sha256``, if any: a correct one is no longer claimed."""
         if sha256:
-            self.is_wrong(number, node, sha256)
+            self.record_wrong(number, node, sha256)
             return
         claimed.remove(number)
         if node:
             self.sources.right(node)
 
-    def is_wrong(self, number: int, node: str | None, sha256: str) -> None:
+    def record_wrong(self, number: int, node: str | None, sha256: str) -> None:
         """Record a wrong file; ``node`` is None if an earlier run or another node may be at fault."""
         if node is None:
             return

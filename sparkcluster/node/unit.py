@@ -65,7 +65,7 @@ def install(directory: str) -> dict[str, Any]:
     return {"unit": path, "command": command(directory)}
 
 
-def alone(directory: str) -> BinaryIO:
+def lock_guard(directory: str) -> BinaryIO:
     """The lock of the running guard of ``directory``, with its PID; exits if a guard is already running."""
     lock = common.try_lock(os.path.join(directory, LOCK_FILE))
     if lock is None:

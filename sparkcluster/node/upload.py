@@ -39,7 +39,7 @@ def take(request: dict[str, Any], source: int) -> dict[str, Any]:
     tree, path, size, sha256 = Tree(common.expand(request["root"])), request["path"], request["size"], request["sha256"]
 
     def gate() -> None:
-        common.not_taken(request)
+        common.check_not_taken(request)
 
     tree.lock(_OTHER_S, gate)
     if tree.size(path) == size and hash_file(hashlib.sha256(), os.path.join(tree.root, path)) == sha256:

@@ -58,7 +58,7 @@ def answer(request: dict[str, Any], stdin: BinaryIO, action: Callable[[Check], d
 
     def begin() -> dict[str, Any]:
         common.check_epoch(request)
-        return action(lambda: common.not_taken(request))
+        return action(lambda: common.check_not_taken(request))
 
     return outcome(begin)
 

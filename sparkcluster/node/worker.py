@@ -59,7 +59,7 @@ def begin(request: Document, lines: BinaryIO) -> Document:
         directory,
         request["cluster"],
         lambda own: Worker(request, listed, own).run(),
-        lambda: common.not_taken(lease),
+        lambda: common.check_not_taken(lease),
         what=json.dumps(asked),
         order={"lease": lease, "look": None},
         lines=lines,
@@ -131,7 +131,7 @@ class Worker:
     def _lease(self) -> None:
         """Pause while another operator has the lease; Refused if that operator does not adopt this job in time."""
         try:
-            common.not_taken(self.job.order()["lease"])
+            common.check_not_taken(self.job.order()["lease"])
         except common.Refused:
             self.gate.close()
             if time.monotonic() - self.led > _ADOPTED_S:
@@ -199,7 +199,7 @@ class Worker:
                 last = "done" not in self.said and not self.files.lacking() and not self.files.waits()
                 wrong = self.files.rename_correct(last=last)
                 for each in wrong:
-                    self.receiver.is_wrong(*each)
+                    self.receiver.record_wrong(*each)
                 if last and not wrong:
                     seconds = time.monotonic() - self.receiver.first if self.receiver.first else 0.0
                     self.said["done"] = {"bytes": self.receiver.received, "seconds": round(seconds, 3)}

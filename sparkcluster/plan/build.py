@@ -205,8 +205,8 @@ class _Rank:
         """Directory of the staged Ray on the node."""
         return image.ray_directory(self.facts.state_dir, self.found) if self.bring_ray else None
 
-    def container(self, release: int, plan_hash: str, carry_over: Sequence[str]) -> ContainerPlan:
-        """The container's plan for a release number; ``carry_over`` as in the launcher document."""
+    def container(self, release: int, plan_hash: str, node_local: Sequence[str]) -> ContainerPlan:
+        """The container's plan for a release number; ``node_local`` as for ``launcher``."""
         cluster, state_dir = self.spec.inventory.cluster, self.facts.state_dir
         name = container_name(cluster, release, self.member.name)
         rank_dir = f"{state_dir}/clusters/{cluster}/ranks/{name}"
@@ -234,7 +234,7 @@ class _Rank:
                 infiniband=self.facts.infiniband_devices and len(self.group.members) > 1,
                 container=self.playbook.container,
             )
-        document = self.launcher(carry_over)
+        document = self.launcher(node_local)
         if plan_hash and self.spec.siblings:
             # Outside of the hash: a new model on a node must not restart this one.
             document["victim"] = {"order": self.spec.stopped_after, "floor_bytes": FLOOR_BYTES}
@@ -244,8 +244,8 @@ class _Rank:
             name, self.image_id, tuple(argv), document, rank_dir, made, env_file, labels, roots, shared
         )
 
-    def launcher(self, carry_over: Sequence[str]) -> dict[str, Any]:
-        """The document for ``node/launcher.py``; this node keeps its own values of the variables ``carry_over``."""
+    def launcher(self, node_local: Sequence[str]) -> dict[str, Any]:
+        """The document for ``node/launcher.py``; this node keeps its own values of the variables ``node_local``."""
         group, member, playbook = self.group, self.member, self.playbook
         tensor_parallel = parallel.tensor_parallel(playbook, group.name, len(group.members))
         python = None if self.docker else self.python
@@ -283,7 +283,7 @@ class _Rank:
             # Target of the link /sparkcluster/model.
             "model": model,
             "setup": list(playbook.setup),
-            "carry_over": list(carry_over),
+            "carry_over": list(node_local),
             # The launcher may change installed files only in a container.
             "ptxas": self.docker,
             "ray_path": docker_run.RAY_PATH if self.ray_dir and self.docker else self.ray_dir,
@@ -382,11 +382,11 @@ def _ranks(
 
 
 def _nodes(ranks: Sequence[_Rank], *, release: int, plan_hash: str) -> dict[str, NodePlan]:
-    carry_over: list[str] = []
+    node_local: list[str] = []
     if ranks[0].executor == "ray":
         envs = {rank.member.name: rank.env for rank in ranks}
         secrets = {rank.member.name: rank.secrets for rank in ranks}
-        carry_over = environment.carry_over(ranks[0].playbook.engine, envs, secrets)
+        node_local = environment.node_local(ranks[0].playbook.engine, envs, secrets)
     return {
         rank.member.name: NodePlan(
             node=rank.member.name,
@@ -395,7 +395,7 @@ def _nodes(ranks: Sequence[_Rank], *, release: int, plan_hash: str) -> dict[str,
             rank=rank.member.rank,
             env=rank.env,
             secrets=rank.secrets,
-            containers=(rank.container(release, plan_hash, carry_over),),
+            containers=(rank.container(release, plan_hash, node_local),),
         )
         for rank in ranks
     }

@@ -38,7 +38,7 @@ def build(
     return env | spec.playbook.env | spec.inventory.node_env(member.name)
 
 
-def carry_over(engine: str, envs: Mapping[str, Mapping[str, str]], secrets: Mapping[str, Iterable[str]]) -> list[str]:
+def node_local(engine: str, envs: Mapping[str, Mapping[str, str]], secrets: Mapping[str, Iterable[str]]) -> list[str]:
     """Names of variables that Ray must not copy from the head's environment to its workers.
 
     These are variables that always differ between nodes, and variables whose values differ in this group or that a node

@@ -167,7 +167,7 @@ def bring_ray(
     for name in lacking.nodes:
         if (engine := engine_of(run.facts[name])) is not None:
             run.facts[name] = run.facts[name].model_copy(update={"rays": (*run.facts[name].rays, ray_name(engine))})
-    return StageReport((lacking,), tuple(run.copied), warnings=tuple(run.loud)), changed(view, run.facts)
+    return StageReport((lacking,), tuple(run.copied), warnings=tuple(run.warnings)), changed(view, run.facts)
 
 
 def compare_pinned(view: View, report: Report) -> None:

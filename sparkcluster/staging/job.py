@@ -45,14 +45,14 @@ class Job:
     """A copy of ``files`` to all nodes of its requests.
 
     Attributes:
-        loud: warnings to repeat at the end: copies that left the interconnect.
+        warnings: to repeat at the end: copies that left the interconnect.
     """
 
     def __init__(
         self, step: Step, fleet: Fleet, facts: Mapping[str, Facts], topology: Topology, files: Files,
         *, settings: Settings, report: Report,
     ) -> None:  # fmt: skip
-        self.loud: list[str] = []
+        self.warnings: list[str] = []
         self._step, self._files, self._settings, self._report = step, files, settings, report
         self._total: int = sum(file["size"] for file in files.files)
         self._unknown = {str(number) for number, file in enumerate(files.files) if file["sha256"] is None}
@@ -220,8 +220,8 @@ class Job:
         way, lacks = self._way(node), self._total - self._has(node)
         if lacks and way is not None and way.medium != "rail" and way not in self._warned:
             self._warned.add(way)
-            self.loud.append(notes.off_rails(self._files.what, way, lacks, self._settings.rates, planned=planned))
-            self._report.note(f"warning: {self.loud[-1]}")
+            self.warnings.append(notes.off_rails(self._files.what, way, lacks, self._settings.rates, planned=planned))
+            self._report.note(f"warning: {self.warnings[-1]}")
 
     def _transfer(self, node: str, state: State) -> None:
         way = self._way(node) if self._said[node].source or state == "complete" else None

@@ -143,7 +143,7 @@ def bring(run: Transfers, changer: Changer, stagings: Sequence[Staging]) -> Stag
             corrupt += wrong
             if run.settings.verify:
                 verified[staging.name] = read_on
-    return StageReport(tuple(stagings), tuple(run.copied), verified, tuple(corrupt), tuple(run.loud))
+    return StageReport(tuple(stagings), tuple(run.copied), verified, tuple(corrupt), tuple(run.warnings))
 
 
 def _weights(run: Transfers, changer: Changer, staging: Staging) -> tuple[tuple[str, ...], list[Corrupt]]:

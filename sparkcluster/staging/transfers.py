@@ -54,7 +54,7 @@ class Transfers:
     progress: Progress
     shown: Report = dataclasses.field(default_factory=Report)
     settings: Settings = dataclasses.field(default_factory=Settings)
-    loud: list[str] = dataclasses.field(default_factory=list)
+    warnings: list[str] = dataclasses.field(default_factory=list)
     copied: list[Copied] = dataclasses.field(default_factory=list)
     stopped: threading.Event = dataclasses.field(default_factory=threading.Event)
 
@@ -99,7 +99,7 @@ class Transfers:
         try:
             job.run()
         finally:
-            self.loud += job.loud
+            self.warnings += job.warnings
             for node, each in job.arrived.items():
                 (arrived or partial(self.record_copy, what))(node, each)
 

@@ -26,12 +26,12 @@ ENGINE = {"version": llama_server()}
 """
 
 
-def built(entrypoint: list[str]) -> bool:
+def is_official(entrypoint: list[str]) -> bool:
     """Whether an image with this entrypoint is upstream's server (.devops/cuda.Dockerfile)."""
     return entrypoint[:1] == ["/app/llama-server"]
 
 
-def nvidia_image(labels: Iterable[str], variables: Iterable[str]) -> bool:
+def is_nvidia_image(labels: Iterable[str], variables: Iterable[str]) -> bool:
     """False: NVIDIA does not publish an image; its guide builds it."""
     return False
 

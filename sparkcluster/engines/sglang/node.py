@@ -37,12 +37,12 @@ ENGINE = {
 """
 
 
-def built(entrypoint: list[str]) -> bool:
+def is_official(entrypoint: list[str]) -> bool:
     """False: upstream's images keep the entrypoint of CUDA's image (docker/Dockerfile), which many images have."""
     return False
 
 
-def nvidia_image(labels: Iterable[str], variables: Iterable[str]) -> bool:
+def is_nvidia_image(labels: Iterable[str], variables: Iterable[str]) -> bool:
     """Whether NVIDIA built an image: nvcr.io/nvidia/sglang sets its version, as its other images do."""
     return "NVIDIA_SGLANG_VERSION" in variables
 

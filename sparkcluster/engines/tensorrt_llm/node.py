@@ -17,12 +17,12 @@ ENGINE = {"version": installed("tensorrt_llm", "tensorrt-llm"), "flags": sorted(
 """
 
 
-def built(entrypoint: list[str]) -> bool:
-    """False: all its images are NVIDIA's (``nvidia_image``)."""
+def is_official(entrypoint: list[str]) -> bool:
+    """False: all its images are NVIDIA's (``is_nvidia_image``)."""
     return False
 
 
-def nvidia_image(labels: Iterable[str], variables: Iterable[str]) -> bool:
+def is_nvidia_image(labels: Iterable[str], variables: Iterable[str]) -> bool:
     """Whether NVIDIA built an image: docker/Dockerfile.multi of TensorRT-LLM sets the variable."""
     return "TRT_LLM_VERSION" in variables
 

@@ -63,7 +63,7 @@ ENGINE = {
 """
 
 
-def built(entrypoint: list[str]) -> bool:
+def is_official(entrypoint: list[str]) -> bool:
     """Whether an image with this entrypoint is upstream's.
 
     Older images name the API server's module, and the image without root a script (vllm#40275).
@@ -75,7 +75,7 @@ def built(entrypoint: list[str]) -> bool:
     )
 
 
-def nvidia_image(labels: Iterable[str], variables: Iterable[str]) -> bool:
+def is_nvidia_image(labels: Iterable[str], variables: Iterable[str]) -> bool:
     """Whether NVIDIA built an image, by the names of its labels and variables.
 
     Its files do not tell: every image on an ``nvidia/cuda`` base has /opt/nvidia/nvidia_entrypoint.sh and

@@ -41,7 +41,7 @@ if request.get("cancel"):
     job.cancel(request["directory"])
     sys.exit()
 lines = sys.stdin.buffer if request.get("listen") else None
-check = lambda: common.not_taken(request)
+check = lambda: common.check_not_taken(request)
 common.emit(wire.outcome(
     lambda: job.run(request["directory"], request["cluster"], work, check, lines=lines, what=request.get("what"))
 ))

@@ -132,7 +132,7 @@ def test_nodes_without_a_common_rail_copy_with_tls(world, tmp_path):
     (tmp_path / "of-a" / "one.bin").write_bytes(os.urandom(300_000))
     assert set(world.move(requests)) == {"b", "c"}
     assert (tmp_path / "of-c" / "one.bin").read_bytes() == (tmp_path / "of-a" / "one.bin").read_bytes()
-    assert len(world.job.loud) == 1
+    assert len(world.job.warnings) == 1
     last = {each.node: (each.source, each.medium, each.encrypted) for each in world.shown.transfers}
     assert last["c"] == ("a", "wire", True)
 

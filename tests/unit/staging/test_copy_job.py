@@ -45,7 +45,7 @@ def test_a_copy_outside_the_interconnect_is_reported_before_its_first_byte(copy)
     script = made.nodes["c"].script
     made.nodes["c"].script = lambda node: (before.extend(made.shown.notes), script(node))
     made.run()
-    (loud,) = made.job.loud
+    (loud,) = made.job.warnings
     assert loud == (
         "a and c share no cable: c gets weights from a over the management network (enP7s7, 10 Gb/s), encrypted; "
         "2.00 GB, about 5 s"
@@ -66,7 +66,7 @@ def test_a_change_to_another_network_is_reported_once(copy):
     made.nodes["b"].script = script
     assert made.run()["b"].medium == "wire"
     text = "the planned connection failed: b gets weights from a over the management network (enP7s7, 10 Gb/s)"
-    assert made.job.loud == [f"{text}, encrypted; 1.00 GB, about 2.5 s"]
+    assert made.job.warnings == [f"{text}, encrypted; 1.00 GB, about 2.5 s"]
 
 
 def test_a_problem_of_a_node_is_reported_once(copy):

@@ -8,12 +8,12 @@ LABEL = "canned.version"
 INSPECTION = 'ENGINE = {"version": "1.0"}\n'
 
 
-def built(entrypoint: list[str]) -> bool:
+def is_official(entrypoint: list[str]) -> bool:
     """No image is built for it."""
     return False
 
 
-def nvidia_image(labels: Iterable[str], variables: Iterable[str]) -> bool:
+def is_nvidia_image(labels: Iterable[str], variables: Iterable[str]) -> bool:
     """NVIDIA builds no image for it."""
     return False
 
