@@ -211,8 +211,9 @@ def test_a_process_is_followed_to_its_end(tmp_path: Path, start_watch: Callable[
     assert lines(program.until(lambda event: "d" in event.get("lines", []))) == ["b", "c", "d"]
     program.until(state_is("r0", "running"))
     assert process.stdin is not None
+    (tmp_path / "exit").write_text("7\n")  # before the end: the program may look in between
     process.stdin.close()
-    (tmp_path / "exit").write_text(f"{process.wait(60)}\n")
+    assert process.wait(60) == 7
     seen = program.until(state_is("r0", "exited"))
     assert seen[-1]["states"]["r0"]["exit_code"] == 7
     if "end" not in lines(seen):
