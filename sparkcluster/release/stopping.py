@@ -89,7 +89,7 @@ def stop_on_failures(failed: Mapping[str, SparkclusterError], command: str, flag
     """Raise StopError if ``command``, typed with ``flags``, failed on any node, with the cause and the hint of each."""
     again, errors = f"sparkcluster {command} INVENTORY", dict[str, SparkclusterError]()
     for name, error in failed.items():
-        cause = [error.hint] if error.hint and again not in error.hint else []
+        cause = [error.hint] if error.hint and not error.hint.startswith(f"{again}   ") else []
         errors[name] = StopError(
             f"{command} failed on {name}: {error.message.removeprefix(f'{name}: ')}",
             node=name,
