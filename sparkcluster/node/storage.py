@@ -289,7 +289,7 @@ def staging(machine: Machine, state_dir: str, cluster: str) -> dict[str, Any] | 
     found = lease(machine, state_dir, cluster, "staging")
     if found is None:
         return None
-    folders = [*map((state_dir + "/").__add__, ("builds", "downloads", "pulls", "clusters/%s/staging" % cluster))]
+    folders = [state_dir + "/" + each for each in ("builds", "downloads", "pulls", "clusters/%s/staging" % cluster)]
     jobs = ["%s/%s" % (folder, name) for folder in folders for name in machine.names(folder)]
     ours = [job for job in jobs if common.read_json(machine.at(job + "/state.json")).get("cluster") == cluster]
     return {**found, "at_work": any(common.is_locked(machine.at(job + "/lock")) for job in ours)}

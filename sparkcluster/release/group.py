@@ -252,7 +252,7 @@ def launch_groups(changer: Changer, launches: Sequence[Launch], report: Report) 
         except KeyboardInterrupt:
             pending = calls.pending()
             nodes = [node for launch in launches if launch.group in pending for node in launch.plan.nodes]
-            text = "; ranks may still run on ".join(filter(None, ["interrupted again", ", ".join(nodes)]))
+            text = "interrupted again" + (f"; ranks may still run on {', '.join(nodes)}" if nodes else "")
             left = Interrupted(text, step="start", hint="sparkcluster down INVENTORY")
             left.left_running = True
             raise left from None
